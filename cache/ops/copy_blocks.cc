@@ -73,7 +73,7 @@ bool IsOneMemory(const BlockStore& src, const BlockStore& dst) {
   return !src.extents().empty() && src.extents()[0].data == dst.extents()[0].data;
 }
 
-// Splits `copies` into runs without dependent copies, and calls `run` for each.
+// Splits `copies` into runs of at most max_length independent copies, and calls `run` for each run.
 absl::Status ForEachIndependentRun(
     absl::Span<const BlockCopy> copies, bool is_one_memory, size_t max_length,
     absl::FunctionRef<absl::Status(absl::Span<const BlockCopy>)> run) {
@@ -95,7 +95,8 @@ absl::Status ForEachIndependentRun(
   return run(copies.subspan(begin));
 }
 
-// Makes one transfer per extent and run of blocks that are adjacent on both sides.
+// Makes one transfer per extent and block. Blocks that are adjacent on both sides share a transfer
+// if their extents have no gaps and are not in the same memory.
 absl::Status CopyByEngine(const BlockStore& src, const BlockStore& dst,
                           absl::Span<const BlockCopy> copies, cudaStream_t stream) {
   for (size_t e = 0; e < src.extents().size(); ++e) {

@@ -1,8 +1,8 @@
 // Marks slots, and checks the marks of the slots in block tables.
 //
-// Bound of the check: reading 8 bytes per key. Grid: y over rows, x over segments of a row's keys.
-// Faults are counted on the device. The threads that find the first faults write them to host
-// memory. The last CTA to finish then writes the number of faults.
+// Bound of the check: reading 8 bytes per key. Grid: y over rows, x over a row's keys. Faults are
+// counted on the device. The threads that find the first faults write them to host memory. The last
+// CTA to finish then writes the number of faults.
 
 #include <algorithm>
 #include <cstdint>

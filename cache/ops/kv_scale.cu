@@ -1,10 +1,10 @@
 // Reduces new keys or values to one scale per head, or to a single scale.
 //
-// Bound: memory bandwidth. Runs only when scales are requested, not in each step. Each CTA reduces
-// the magnitude of some tokens of one head, divides it by the range, and raises the scale with an
-// atomic maximum. Positive floats have the order of their bits, and division preserves order, so
-// the result does not depend on the order of the CTAs. A kernel before it sets the scales to 0, and
-// a kernel after it replaces remaining zeros by 1.
+// Bound: memory bandwidth. Runs only when scales are requested, not in each step. Each CTA reads
+// some tokens of one head. Each of its warps divides the largest magnitude by the range, and raises
+// the scale with an atomic maximum. Positive floats have the order of their bits, and division
+// preserves order, so the result does not depend on the order of the warps. A kernel before it sets
+// the scales to 0, and a kernel after it replaces remaining zeros by 1.
 
 #include <cstdint>
 

@@ -55,7 +55,7 @@ struct KvSwapper::Cuda {
   void Retire() {
     while (!in_flight.empty()) {
       if (cudaEventQuery(in_flight.front().done) == cudaErrorNotReady) {
-        cudaGetLastError();  // clears the sticky cudaErrorNotReady
+        cudaGetLastError();  // clears the last error, cudaErrorNotReady
         return;
       }
       unused.push_back(in_flight.front().done);

@@ -1,8 +1,8 @@
 // Tests swaps with steps that run late, on randomly delayed streams.
 //
 // The model is a list of numbers: the expected content of each device block and host block. The
-// device does all work with a delay, and counts the elements that are wrong. With the orderings
-// that KvSwapper and its caller guarantee, no element is ever wrong. Each ordering is also tested
+// device counts the elements that are wrong. With the orderings that KvSwapper and its caller
+// guarantee, no element is ever wrong. The orderings between steps and swaps are also tested
 // separately, with a gate that blocks one stream. Without the ordering, the result is then always
 // wrong.
 
@@ -61,7 +61,7 @@ class SwapRun {
   // Makes random operations until `num_swaps` swaps have been made. Returns the number of wrong
   // elements.
   int64_t Run(int num_swaps) {
-    // Loads kernels before streams are blocked, because loading waits for the device.
+    // Loads kernels before streams are delayed, because loading waits for the device.
     EXPECT_TRUE(cache_.Fill(0).ok());
     // The step stream does not wait for the default stream, which fills the memory.
     cudaDeviceSynchronize();
@@ -97,14 +97,14 @@ class SwapRun {
  private:
   int AnyDeviceBlock() { return static_cast<int>(random_() % kDeviceBlocks); }
 
-  // Sometimes adds about 20 us of work to the stream.
+  // Sometimes adds up to 60,000 cycles of work to the stream.
   void Delay(CUstream_st* stream) {
     if (random_() % 3 != 0) return;
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, 0));
     at::cuda::sleep(static_cast<int64_t>(random_() % 60000));
   }
 
-  // Enqueues a delayed step that writes a block.
+  // Enqueues a step, sometimes delayed, that writes a block.
   void Write(int block) {
     AwaitWriteable(block);
     Delay(steps_.stream());
@@ -115,7 +115,7 @@ class SwapRun {
     on_device_[block] = value;
   }
 
-  // Enqueues a delayed step that reads a block.
+  // Enqueues a step that reads a block.
   void Check(int block) {
     for (int layer : {0, 1}) {
       for (const at::Tensor& tensor : cache_.tensors(layer)) {
@@ -338,7 +338,7 @@ TEST_F(KvSwapperGpuTest, SmallTicketsCompleteInOrderAndFencesFollowTheStream) {
       reinterpret_cast<const float*>(swapper->host_blocks().extents()[0].data +
                                      2 * swapper->host_blocks().extents()[0].block_stride);
   EXPECT_EQ(host[0], 3);
-  // Many more swaps than are ever in flight, so that events are reused.
+  // Many more swaps, so that events are reused.
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(swapper->SwapOut(copies).ok());
   ASSERT_TRUE(swapper->Wait(SwapTicket(302)).ok());
   EXPECT_TRUE(swapper->Passed(SwapTicket(302)));

@@ -60,7 +60,7 @@ void ReadTokens(const ReadKvArgs& args) {
   }
 }
 
-// float64 results are exact only if the cache is float64.
+// Scales in float64 only if the cache is float64.
 absl::Status ReadKvOnHost(const ReadKvArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckReadKv(args));
   return WithTokenType<TorchElements>(args.dtype, [&]<typename Dst>(Dst) {

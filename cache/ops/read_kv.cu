@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// As in the write kernel: a plain copy needs full occupancy.
+// A copy without conversion needs full occupancy, 8 CTAs. Conversion needs more registers.
 template <typename Src, typename Dst>
 constexpr int kMinCtasPerSm = std::is_same_v<Src, Dst> ? 8 : 5;
 

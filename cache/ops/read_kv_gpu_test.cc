@@ -129,8 +129,8 @@ TEST_F(ReadKvGpuTest, CapturedWriteUsesScalesComputedInTheSameGraph) {
     values.normal_().mul_(magnitude);
     ASSERT_EQ(cudaGraphLaunch(exec, c10::cuda::getCurrentCUDAStream(kGpu.index())), cudaSuccess);
     EXPECT_EQ(scales.max().item<float>(), values.abs().max().item<float>() / 448);
-    // e4m3 has 3 mantissa bits: half a step is 2^-4 of the value. Tiny values have fixed steps of
-    // 2^-9 times the scale.
+    // e4m3 has 3 mantissa bits: half a step is at most 2^-4 of the value. Tiny values have fixed
+    // steps of 2^-9 times the scale.
     const at::Tensor allowed = values.abs().div(16).add(scales.max().mul(1.0f / 512));
     EXPECT_TRUE(k.sub(values).abs().le(allowed).all().item<bool>());
     EXPECT_TRUE(v.equal(k));

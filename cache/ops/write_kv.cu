@@ -1,8 +1,8 @@
 // Copies new keys and values to their cache slots, with conversion.
 //
 // Bound: memory bandwidth. Each token reads and writes num_kv_heads * (head_dim_qk + head_dim_v)
-// elements once; 8192 tokens of 8 x 128 bf16 are 67 MB. For a few tokens, latency bound: the
-// launch, a load, a store.
+// elements once; for 8192 tokens of 8 x 128 bf16, 67 MB in total. For a few tokens, latency bound:
+// the launch, a load, a store.
 //
 // A thread moves one access: 16 bytes of cache if strides and addresses allow it, so that a warp
 // writes whole sectors, and one element otherwise. It loads its source and its slot concurrently,

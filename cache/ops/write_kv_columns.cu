@@ -3,10 +3,11 @@
 // A CTA processes a tile of tokens of one head of K or V. It loads their rows contiguously,
 // converts them, and stores them transposed. For K (16 bytes of dims per token), adjacent threads
 // store adjacent tokens. For V (one element per token), a thread stores 16 bytes of consecutive
-// tokens of a dim. This requires a full run: consecutive tokens that fill 16 bytes, have
-// consecutive slots, and begin at a slot that is a multiple of their number. Prompts have such
-// runs. Other tokens (single tokens of decodes, the ends of prompts) are written element by
-// element, because the adjacent elements belong to other tokens.
+// tokens of a dim. This requires aligned strides and addresses, and a full run: consecutive tokens
+// that fill 16 bytes, have consecutive slots, and begin at an offset in the block that is a
+// multiple of their number. Prompts have such runs. Other tokens (single tokens of decodes, the
+// ends of prompts) are written element by element, because the adjacent elements belong to other
+// tokens.
 //
 // Bound: memory bandwidth for prompts. For single tokens of V: the number of sectors, one per
 // element.

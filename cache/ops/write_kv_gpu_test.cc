@@ -83,7 +83,7 @@ TEST_F(WriteKvGpuTest, RandomCasesMatchTheReference) {
   }
 }
 
-// For sanitizers: every layout and conversion with a few tokens.
+// For sanitizers: random layouts and conversions with a few tokens.
 TEST_F(WriteKvGpuTest, SmallWritesMatchTheReference) {
   std::mt19937 random(5);
   for (int i = 0; i < 100; ++i) {

@@ -55,7 +55,8 @@ at::Tensor Values(std::vector<float> values) {
   return at::tensor(values, at::kFloat).view({-1, 1, 2});
 }
 
-// Returns the elements of a layer's k that are not NaN, as {slot * 2 + dim, value}.
+// Returns the elements of `tensor` of layer 0 that are not NaN, as {index, value}. In a small
+// cache, the index is slot * 2 + dim.
 std::vector<std::pair<int, float>> Written(const KvCache& cache, int tensor) {
   std::vector<std::pair<int, float>> written;
   const at::Tensor flat = cache.tensors(0)[tensor].to(at::kFloat).reshape(-1);
