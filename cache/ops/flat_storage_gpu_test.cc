@@ -1,6 +1,7 @@
 // Writes and reads the flat fp8 storage of an engine with byte caches, [2, num_blocks, block_size *
 // num_kv_heads * head_dim] uint8, in a captured graph through views. Uses scales of every shape;
-// scales on the device change between replays. The written values are checked through vLLM's view().
+// scales on the device change between replays. The written values are checked through vLLM's
+// view().
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
