@@ -89,7 +89,7 @@ TEST(PrefixHashTest, DifferentInputsHaveDifferentHashes) {
   const PrefixHasher hasher(kSeed);
   const PrefixHash root = hasher.Root();
   std::vector<PrefixHash> hashes;
-  // Any number of zeros, and combinations of 0, -1 and the largest token.
+  // Up to 20 zeros, extreme tokens, and a few tokens in several orders.
   for (int num_tokens = 0; num_tokens <= 20; ++num_tokens) {
     hashes.push_back(hasher.Extend(root, std::vector<int32_t>(num_tokens, 0)));
   }
@@ -159,9 +159,9 @@ TEST(PrefixHashTest, HashingDoesNotAllocate) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-// Hashes 260,000 prefixes that are as similar as real prompts: they differ in one token or in
-// length. All 128-bit hashes must differ. Any 32 bits of them must collide about as often as random
-// bits: n^2 / 2^33 = 7.9 times. 40 collisions are more than ten standard deviations away.
+// Hashes 260,000 similar prefixes: many differ only in one token or in length. All 128-bit hashes
+// must differ. Six groups of 32 bits must collide about as often as random bits: n^2 / 2^33 = 7.9
+// times. 40 collisions are more than ten standard deviations away.
 TEST(PrefixHashTest, Any32BitsCollideNoMoreThanRandomBits) {
   const PrefixSeed seed = PrefixSeed::Random();
   SCOPED_TRACE(testing::Message() << "seed " << seed.low << ", " << seed.high);
@@ -196,7 +196,7 @@ TEST(PrefixHashTest, Any32BitsCollideNoMoreThanRandomBits) {
   }
 }
 
-// Over all seeds, changing a bit of any token changes each bit of the hash in half of the cases:
+// Over random seeds, changing a bit of a token changes each bit of the hash in half of the cases:
 // 4,000 cases, standard deviation 0.0079. Allows six standard deviations for each of the 128 bits.
 TEST(PrefixHashTest, ChangedInputBitChangesHalfOfTheHashBits) {
   const unsigned random_seed = TestSeed();

@@ -150,7 +150,7 @@ PrefixInsertion PrefixIndex::Insert(BlockId block, const PrefixKey& key) {
   entry.group = static_cast<uint16_t>(key.group);
   ++num_indexed_;
   if (first != 0) {
-    // Appends the block to the ring, so that the oldest block succeeds the first.
+    // Appends the block to the ring, so that the oldest remaining block succeeds the first.
     const int32_t last = entries_[first].previous_same;
     entry.is_first = false;
     entry.next_same = first;

@@ -112,7 +112,7 @@ class RandomIndex {
     return hashes;
   }
 
-  // Returns the oldest block with the prefix.
+  // Returns the oldest block with the prefix, or the null block if there is none.
   BlockId First(const Prefix& prefix) const {
     const auto blocks = blocks_of_.find(prefix);
     return blocks == blocks_of_.end() ? kNullBlock : blocks->second.front();
@@ -146,7 +146,7 @@ class RandomIndex {
     prefix_of_.erase(prefix);
   }
 
-  // A router that applies the events has the same keys, even if some are lost.
+  // A router that applies the events, and a snapshot if some are lost, has the same keys.
   void ApplyEvents() {
     if (Below(3) > 0) return;
     const PrefixEvents taken = index_.TakeEvents();

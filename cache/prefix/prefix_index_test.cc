@@ -102,7 +102,7 @@ TEST(PrefixIndexTest, GroupsAreSeparate) {
   index.CheckInvariants();
 }
 
-// With only two buckets, half of the lookups meet the hash of another group.
+// With only two buckets, about half of the lookups meet the hash of another group.
 TEST(PrefixIndexTest, GroupsAreSeparateInASharedBucket) {
   PrefixIndex index = IndexOf({.num_blocks = 2, .num_groups = 1000});
   const Prompt prompt(index, TokensFrom(0, 4));

@@ -43,8 +43,8 @@ class Matcher {
                                              int64_t{num_blocks} * search_.block_size)};
   }
 
-  // Returns the number of leading blocks that all full groups have; without a full group, all
-  // blocks of the prompt.
+  // Returns the number of leading blocks that all full groups have; without a full group,
+  // num_full_blocks.
   int MatchFullGroups() const {
     bool is_short = false;
     int num_blocks = 0;

@@ -119,7 +119,7 @@ TEST(PrefixMatchTest, ShorterHitOfOneGroupIsSearchedInAllGroups) {
   Case c({kFull, WindowOf(3), WindowOf(5)}, 6);
   c.Insert(0, {0, 1, 2, 3, 4, 5});
   c.Insert(1, {1, 2, 5});     // needs one block: hits of 6, 3 or 2
-  c.Insert(2, {0, 1, 3, 4});  // needs two blocks: hits of 5 or 2
+  c.Insert(2, {0, 1, 3, 4});  // needs two blocks: hits of 5, 2 or 1
   EXPECT_EQ(c.Match(), 2);
 }
 

@@ -25,7 +25,7 @@ constexpr KvLayoutOptions kSmall = {.num_layers = 3,
                                     .head_dim_v = 8,
                                     .dtype = DType::kFloat16};
 
-// Returns a cache with `options` in newly allocated memory, one allocation per tensor.
+// The layers of a cache in newly allocated memory, one allocation per tensor.
 struct Cache {
   explicit Cache(const KvLayoutOptions& options) {
     KvLayout layout = *KvLayout::Create(options);

@@ -22,9 +22,9 @@
 namespace reprise {
 namespace {
 
-// Returns true if no two elements share memory: each dimension's stride exceeds the span of all
-// smaller strides. Returns false for some interleavings that do not overlap; no cache has such
-// strides.
+// Returns true if no two elements share memory: each dimension's stride is at least the span of the
+// dimensions with smaller strides. Returns false for some interleavings that do not overlap; no
+// cache has such strides.
 bool HasDistinctElements(const at::Tensor& tensor) {
   std::vector<int> dims(tensor.dim());
   std::iota(dims.begin(), dims.end(), 0);
@@ -39,7 +39,7 @@ bool HasDistinctElements(const at::Tensor& tensor) {
   return true;
 }
 
-// Checks that the tensor has sizes, strides and an address.
+// Checks that the tensor is defined and strided.
 absl::Status CheckStrided(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return absl::InvalidArgumentError(
@@ -80,7 +80,7 @@ absl::Status CheckTensor(const std::string& name, const at::Tensor& tensor,
   return absl::OkStatus();
 }
 
-// Checks the caller's tensors, and returns views of them with the layout's shape and dtype.
+// Checks the caller's tensors, and replaces them with views of the layout's shape and dtype.
 absl::Status CheckLayers(const KvLayout& layout, std::vector<std::vector<at::Tensor>>& layers) {
   const KvLayoutOptions& options = layout.options();
   if (static_cast<int>(layers.size()) != options.num_layers) {

@@ -143,7 +143,8 @@ TEST(KvCacheTest, BlocksMayHoldAllLayers) {
   }
 }
 
-// Two groups that overlap in memory: two layers of 2 heads of 8, and a latent of 32.
+// Two groups that overlap in memory: three layers of 2 heads of 8, of which two share memory, and a
+// latent of 32.
 KvPageLayout SmallPages() {
   return *KvPageLayout::Create(
       {.num_blocks = 5,
@@ -222,7 +223,7 @@ TEST(KvCacheTest, LackOfMemoryIsAStatusNotAnException) {
 }
 
 TEST(KvCacheWrapTest, AcceptsTensorsWithAnyStrides) {
-  // An engine's HND tensors inside a larger allocation, with separate K and V. Layer 1 shares the
+  // An engine's separate tensors, parts of larger ones: K in HND, V in NHD. Layer 1 shares the
   // tensors of layer 0.
   const at::Tensor k = Zeros({5, 3, 6, 8}).narrow(2, 1, 4).transpose(1, 2);
   const at::Tensor v = Zeros({5, 4, 3, 16}).narrow(3, 8, 8);

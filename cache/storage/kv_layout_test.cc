@@ -147,7 +147,7 @@ TEST(KvLayoutTest, SeparateLayersBeginAligned) {
   EXPECT_EQ(layout.allocation_elements(1), 3 * 128);
 }
 
-// Places all layers in one allocation, in both ways.
+// Places all layers of a tensor in one allocation, in both ways.
 TEST(KvLayoutTest, LayersDoNotOverlap) {
   for (KvForm form :
        {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent}) {

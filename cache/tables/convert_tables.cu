@@ -24,7 +24,8 @@ namespace {
 constexpr int kThreads = 256;  // also the number of rows per round
 constexpr int kMaxCtas = 132;  // one wave on an H200
 
-// The threads of a CTA as the lanes of base/lanes.h. All threads must call each function together.
+// The threads of a CTA as lanes (base/lanes.h), with the functions that ConvertRow() uses. All
+// threads must call each function together.
 class CtaLanes {
  public:
   template <typename Body>

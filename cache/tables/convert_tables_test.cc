@@ -115,7 +115,7 @@ Padded ExampleTokens() {
 
 void ExpectOk(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
-// Returns the faults of a ConvertTablesOnHost() run.
+// The faults of a ConvertTablesOnHost() run.
 struct Faults {
   explicit Faults(ConvertTablesArgs args) : rows(args.num_rows, kGarbage) {
     args.out.row_faults = rows.data();
@@ -306,9 +306,9 @@ TEST(ConvertTablesTest, EntriesPastARowsEndDoNotMatter) {
   EXPECT_THAT(tokens.entries, ElementsAre(4, 5, 6, 7, 0, 0, 0, 0, kGarbage));
 }
 
-// Tests each faulty row, followed by a good row. The host call rejects the faulty row before it
-// writes. Inside a graph, the faulty row becomes an empty row with a reason, and the good row is
-// converted.
+// Tests each faulty row, followed by a good row. ConvertTables() rejects the faulty row before it
+// writes. ConvertTablesOnHost(), like the kernel, makes it an empty row with a reason, and converts
+// the good row.
 TEST(ConvertTablesTest, RowThatCannotBeConvertedBecomesEmptyWithAFault) {
   struct Case {
     const char* what;
@@ -366,8 +366,8 @@ TEST(ConvertTablesTest, RowThatCannotBeConvertedBecomesEmptyWithAFault) {
 }
 
 TEST(ConvertTablesTest, InconsistentPackedTableYieldsEmptyRows) {
-  // Rows: good; last_block_len 0; descending; beyond the indices; last_block_len 3 of 2; an empty
-  // row with a last_block_len.
+  // Rows: good; last_block_len 0; descending; beyond the indices; descending, with last_block_len 3
+  // of 2; an empty row with a last_block_len.
   Packed packed = {.block_indptr = {0, 2, 3, 1, 9, 4, 4},
                    .block_indices = {11, 12, 13, 14},
                    .last_block_len = {1, 0, 1, 1, 3, 1},
