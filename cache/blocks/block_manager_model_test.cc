@@ -1,5 +1,5 @@
 // Makes random calls to the block manager and the swap store, and compares them with a plain model
-// of their state (cache/testing/block_manager_model.h). Makes 100,000 calls; set
+// of their state (cache/testing/block_manager_model.h). Makes 100,000 calls over all setups; set
 // REPRISE_MODEL_CALLS=1000000 for more, and REPRISE_SEED to repeat a run.
 
 #include "reprise/cache/testing/block_manager_model.h"

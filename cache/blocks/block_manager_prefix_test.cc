@@ -331,7 +331,7 @@ TEST(BlockManagerPrefixTest, RejectedPromptChangesNothing) {
   ASSERT_TRUE(manager.Add(kA, {.tokens = Tokens(1, 24)}).ok());
   EXPECT_EQ(manager.pool().num_allocatable(), 1);
   ASSERT_TRUE(manager.Free(kA).ok());
-  // With a second live sequence, one block would be missing.
+  // In a smaller pool, one block is missing.
   BlockManager small = *BlockManager::Create({.num_blocks = 9,
                                               .block_size = 4,
                                               .num_slots = 3,

@@ -144,7 +144,7 @@ TEST(BlockManagerTest, AppendBatchIsAllOrNothing) {
   EXPECT_EQ(manager.num_tokens(kA), 16);
 
   ASSERT_TRUE(manager.Truncate(kB, 12).ok());
-  EXPECT_TRUE(manager.AppendBatch(both).ok());  // now 2 are left, and B fits its third block + 1
+  EXPECT_TRUE(manager.AppendBatch(both).ok());  // now 2 are left, one for each sequence
   EXPECT_EQ(manager.num_tokens(kA), 17);
 }
 

@@ -1,8 +1,8 @@
 // Checks that the bookkeeping of the cache is cheap. Each call is compared with a similar
-// standard-library call in the same run. The fastest of many rounds counts. The limits are four
-// times the measured values: a busy machine or another compiler does not exceed them, but a worse
-// order of growth does. Separate tests of the order of growth compare a call with itself over more
-// blocks or longer sequences. Allocations are counted, not timed. For absolute figures, see
+// standard-library call in the same run. The fastest of many rounds counts. The limits are about
+// four times the measured values: a busy machine or another compiler should not exceed them, but a
+// worse order of growth does. Separate tests of the order of growth compare a call with itself over
+// more blocks or longer sequences. Allocations are counted, not timed. For absolute figures, see
 // tests/benchmarks/cache_host_benchmark.cc.
 
 #include <algorithm>
@@ -204,7 +204,7 @@ TEST(CacheSpeedTest, LookupCostIsIndependentOfTheIndexSize) {
 }
 
 // Returns the time of the fastest step of 256 sequences with about `num_tokens` tokens each. Each
-// sequence appends one token, sends its updates to the device, and commits the token.
+// sequence appends one token and commits it; the updates of the tables are taken in between.
 double SecondsOfStep(int num_tokens) {
   constexpr int kNumSequences = 256;
   const int max_blocks = num_tokens / kBlockSize + 16;

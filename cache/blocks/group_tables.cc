@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// Sufficient for one step of most engines. A larger list of updates grows the buffer once.
+// Sufficient for one step of most engines. A longer list of updates grows the buffer.
 constexpr int64_t kReservedUpdates = 4096;
 
 }  // namespace

@@ -187,7 +187,7 @@ class RandomCache {
     Release(sequence.blocks);
   }
 
-  // The window releases its first block.
+  // Some windows release their first block.
   void MoveWindow() {
     for (Sequence& sequence : sequences_) {
       if (sequence.group != kWindow || Below(2) == 0) continue;

@@ -70,7 +70,7 @@ absl::Status Acquire(PrefixCache& cache, absl::Span<const BlockId> hits,
   return cache.AllocateReserved(fresh);
 }
 
-// Shares the cached blocks and computes the rest.
+// Shares the cached blocks and allocates the rest.
 absl::Status Start(PrefixCache& cache, Sequence& sequence) {
   std::vector<BlockId> hits = HitsOf(cache, sequence);
   std::vector<BlockId> fresh(sequence.hashes.size() - hits.size());
@@ -262,8 +262,7 @@ TEST(PrefixCacheTest, ParentComputedTwiceOutlivesItsChildren) {
   cache.CheckInvariants();
 }
 
-// A window of one block: blocks that left the window are evicted first, and the blocks that the
-// next sequence needs remain.
+// A window of two blocks: the blocks that left the window are evicted first, then its last block.
 TEST(PrefixCacheTest, BlocksThatLeftAWindowAreEvictedFirst) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});  // 4 to give
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 16));

@@ -154,8 +154,8 @@ void SequenceBlocks::GrowTo(SlotId slot, int num_columns) {
 void SequenceBlocks::ShrinkTo(SlotId slot, int num_columns) {
   for (int group = 0; group < num_groups(); ++group) {
     if (!HoldsOwnTokens(options_.groups[group])) continue;
-    // Releases the last block first: children before parents. The pool reallocates in the opposite
-    // order, so a row that grows again has ascending blocks.
+    // Releases the last block first: children before parents. The pool reallocates free blocks in
+    // the opposite order, so a row that grows again usually has ascending blocks.
     const int end = std::max(num_columns, tables_.first(slot, group));
     while (tables_.end(slot, group) > end) Release(tables_.RemoveBack(slot, group));
   }

@@ -1,4 +1,4 @@
-// SequenceBlocks: committing content and indexing it.
+// SequenceBlocks: committing, indexing and forgetting content.
 
 #include <algorithm>
 #include <optional>
@@ -108,8 +108,8 @@ void SequenceBlocks::ForEachEncoderKey(
     absl::FunctionRef<void(int column, const PrefixKey& key)> visit) {
   const std::optional<PrefixHash>& root = content_.encoder_root(slot);
   if (!root.has_value()) return;
-  // The encoder input has no token ids. Its number of tokens replaces them, because it determines
-  // the content of each block.
+  // The encoder input has no token ids. Its number of tokens replaces them, because the content of
+  // each block depends on it.
   absl::c_fill(encoder_tokens_, num_encoder_tokens);
   PrefixKey key;
   key.hash = *root;

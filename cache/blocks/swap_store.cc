@@ -14,8 +14,8 @@
 namespace reprise {
 namespace {
 
-// Calls `visit` for the blocks of the sequence's committed tokens and of its encoder input, group
-// by group.
+// Calls `visit` for the blocks of the sequence's committed tokens and of its encoder input, if that
+// has been written, group by group.
 void ForEachBlockWithContent(const BlockManager& manager, SlotId slot, const SavedSequence& saved,
                              absl::FunctionRef<void(BlockId)> visit) {
   const int block_size = manager.options().block_size;

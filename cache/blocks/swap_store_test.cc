@@ -138,8 +138,8 @@ TEST_F(SwapStoreTest, ForkContinuesWhileItsParentIsSwappedOut) {
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
-  // The block is still being read: the other sequence writes to a copy, although it is the only
-  // user of the block.
+  // The block is still being read: the other sequence writes to a copy, although no other sequence
+  // uses the block.
   ASSERT_TRUE(manager_->Append(kB, 1).ok());
   EXPECT_TRUE(manager_->has_copies());
   manager_->TakeCopies();
@@ -339,7 +339,7 @@ TEST_F(SwapStoreTest, EmptyPlanArmsNoFence) {
   EXPECT_EQ(first->num_armings(), 1);
 }
 
-// As on the CPU, or if the swaps run on the stream of the steps.
+// As on the CPU.
 TEST_F(SwapStoreTest, CopiesThatCompleteBeforeLaunchedHoldNoBlocks) {
   AddCommitted(kA, 12);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -575,7 +575,7 @@ TEST_F(SwapStorePrefixTest, BlocksOfACompletedCopyAreEvictedChildrenFirst) {
   Check();
 }
 
-// Prompts may also hit partially filled blocks, which are copied before the next step.
+// Prompts may also hit the first tokens of a block, which is copied before the next step.
 class SwapStorePartialHitsTest : public SwapStoreTest {
  protected:
   SwapStorePartialHitsTest()

@@ -8,9 +8,10 @@
 // The model stores each sequence as a list of tokens, and simulates device memory: one value per
 // slot of a block. The value of a token's keys is a hash of its group and of all its inputs: the
 // weights, every token before it, adapter, image, encoder input. Steps write those values through
-// tables that are built only from updates. After each call, the model checks every value at the
-// address that the manager reports. This immediately detects a hit on the wrong prefix, a block
-// that is reallocated too early, and a missing copy or update.
+// tables that are built only from updates. After each call that leaves no copy or swap-in pending,
+// the model checks every value that may be needed at the address that the manager reports. This
+// detects a hit on the wrong prefix, a block that is reallocated too early, and a missing copy or
+// update.
 //
 // It detects each of these injected faults: no copy-on-write; no holds for swaps; in-place writes
 // to blocks that a swap still reads; windows one token too small; hits on overwritten content; hits

@@ -266,7 +266,7 @@ void BlockManagerModel::Free() {
   if (status.ok()) Leave(slot);
 }
 
-// Makes calls with invalid ids or sizes.
+// Makes calls, most of them with invalid ids or sizes.
 void BlockManagerModel::BadCall() {
   call_ = "a bad call";
   const std::vector<int64_t> before = Snapshot();

@@ -122,8 +122,8 @@ void BlockManagerModel::AddPrompt() {
   live_[slot] = std::move(sequence);
 }
 
-// Returns the prefix that must be found: the full blocks that a live sequence has committed, if no
-// group has released any.
+// Returns the length of the prefix that must be found: the full blocks that a live sequence has
+// committed; 0 if a group may release blocks.
 int BlockManagerModel::LongestKnownPrefix(const Sequence& sequence) const {
   if (!manager_->prefix_cache().is_on() || sequence.num_tokens() == 0 || !sequence.is_known)
     return 0;

@@ -135,7 +135,7 @@ void BlockManagerModel::LaunchSwaps() {
 
 void BlockManagerModel::AbandonSwaps() {
   call_ = "Abandon";
-  if (choices_->OneIn(2)) SubmitSwaps(0);  // some of its copies were launched
+  if (choices_->OneIn(2)) SubmitSwaps(0);  // its copies were launched
   store_->Abandon();
   std::vector<SlotId> arriving;
   for (auto& [slot, sequence] : live_) {
@@ -149,7 +149,7 @@ void BlockManagerModel::AbandonSwaps() {
   }
 }
 
-// From now on, host memory has the sequence's only content.
+// Moves the sequence from its slot to the stored sequences, with its committed tokens only.
 void BlockManagerModel::Store(SlotId slot) {
   Sequence& sequence = live_[slot];
   sequence.is_swapping_out = false;

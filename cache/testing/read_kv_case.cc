@@ -54,7 +54,7 @@ KvLayoutOptions RandomLayout(std::mt19937& random) {
   return o;
 }
 
-// A destination that is surrounded by NaN.
+// A destination inside a tensor of NaN.
 struct Destination {
   at::Tensor storage;
   at::Tensor view;  // [rows, heads, dim]

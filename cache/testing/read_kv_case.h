@@ -13,7 +13,7 @@
 
 namespace reprise {
 
-// Reads once by slots and once by rows on `device`, from a cache of random bits. Returns the
+// Reads once by slots and once by rows on `device`, from a cache of random values. Returns the
 // difference from the reference, or "". The memory around destinations is NaN, and must stay NaN.
 std::string RandomReadDifference(std::mt19937& random, at::Device device);
 

@@ -112,7 +112,7 @@ void WriteKvCase::MakeArena(std::mt19937& random) {
   const KvLayout layout = *KvLayout::Create(layout_);
   int64_t end_bytes = kCanaryBytes;
   for (const KvTensorSpec& spec : layout.tensors()) {
-    // Places the dimensions in the memory order of the layout, with gaps between them.
+    // Places the dimensions in the memory order of the layout, possibly with gaps between them.
     std::vector<int> dims(spec.shape.size());
     std::iota(dims.begin(), dims.end(), 0);
     std::stable_sort(dims.begin(), dims.end(),
