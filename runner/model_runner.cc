@@ -124,7 +124,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(int64_t step) {
   const StepTrace::Span span = tracer_->Span("await", step);
   StepOutput& output = outputs_->at(outputs_->IndexOf(num_awaited_++));
   const StepPlan& plan = output.plan;
-  // After a device fault, the ring still holds the tokens of an earlier step.
+  // After a device fault, the output may still hold the tokens of an earlier step.
   const absl::Status written = output.written->Wait();
   tracer_->Collect(plan);
   status_.Update(written);

@@ -129,7 +129,8 @@ absl::Status CheckTree(const SpeculationOptions& speculation) {
   return CheckDraftTree(tree);
 }
 
-// Checks that the model can verify trees: all its layers must support tree masks.
+// Checks that the model can verify trees: layers with chunks, attention within steps and encoders
+// do not support tree masks.
 absl::Status CheckServesTrees(const ModelSpec& spec, const char* whose) {
   const auto refusal = [&](const auto&... parts) {
     return absl::InvalidArgumentError(
@@ -180,7 +181,7 @@ absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
   return absl::OkStatus();
 }
 
-// Checks options that are supported only for chains.
+// Checks options that are supported only for chains, and the options of heads.
 absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& speculation) {
   const bool is_tree = speculation.shape == DraftShape::kTree;
   if (is_tree && speculation.acceptance == DraftAcceptance::kRejection) {
@@ -252,7 +253,7 @@ absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle)
         "ranks.context_ranks above 1 require layers with full attention or windows: layer ", index,
         " of the model's spec has chunks or an encoder's keys"));
   }
-  // The first rank applies the sinks. It reads at least one key of every query that has keys.
+  // The first rank applies the sinks, so it must read at least one key of every query.
   if (layer.params.sinks != nullptr && layer.params.window_left.value_or(cycle) + 1 < cycle) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks.context_ranks: the window of layer ", index,
@@ -262,8 +263,8 @@ absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle)
   return absl::OkStatus();
 }
 
-// Checks the options for keys that are sharded over ranks. Sets block_size to the size over all
-// ranks.
+// Checks the options for keys that are sharded over ranks. Sets block_size to the number of tokens
+// per block on all these ranks together.
 absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
                             ModelRunnerOptions& options) {
   const int interleave = options.debug.context_interleave;
@@ -306,7 +307,7 @@ absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
   return absl::OkStatus();
 }
 
-// Sets the defaults that depend only on the model.
+// Sets the defaults that do not depend on the sizes of steps.
 void FillDefaults(const ModelSpec& spec, ModelRunnerOptions& options) {
   const bool on_cpu = spec.device.is_cpu();
   if (!options.max_seq_len) options.max_seq_len = spec.max_position;

@@ -11,8 +11,8 @@
 namespace reprise {
 namespace {
 
-// Time limit for the work before a rank's first step: timing of GEMMs and capture of graphs. A live
-// rank needs less time.
+// Time limit for the work before a rank's first step: timing of GEMMs and capture of graphs.
+// Assumes that a live rank needs less time.
 constexpr absl::Duration kSetUpLimit = absl::Minutes(10);
 
 }  // namespace

@@ -33,7 +33,7 @@ Ranks ContextOf(const ModelRunnerOptions& options) {
   return CoordinatesInGrid(RanksOf(options.ranks.collectives), options.ranks.context_ranks).context;
 }
 
-// Calls ResolveRunnerOptions(), and sets the profile of the device.
+// Calls ResolveRunnerOptions(), and sets the profile of the device unless it is given.
 absl::StatusOr<ModelRunnerOptions> ResolveWithDevice(const ModelRunnerOptions& given,
                                                      const ModelSpec& spec) {
   REPRISE_ASSIGN_OR_RETURN(ModelRunnerOptions options, ResolveRunnerOptions(given, spec));
@@ -69,7 +69,7 @@ absl::Status RunnerSetup::ResolveOptions() {
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, resolved.status()));
   options_ = *resolved;
   const ModelSpec& spec = model_.spec();
-  // Ranks with different options would deadlock in different steps.
+  // Ranks with different options could run different steps, and deadlock.
   REPRISE_RETURN_IF_ERROR(CheckSameTextOverRanks(collectives, RankOptionsText(options_, spec)));
   REPRISE_ASSIGN_OR_RETURN(
       options_.device.cascade,
@@ -402,7 +402,8 @@ absl::Status RunnerSetup::AllocateCache(const CachePlan& plan, int num_blocks) {
   return runner_->parts_.SetCache();
 }
 
-// Measures the memory of graphs and eager steps with a cache of minimum size.
+// If the free memory of the device is known: measures it, and the memory of graphs and eager steps
+// with a cache of minimum size. Times steps if sequences can be swapped.
 absl::Status RunnerSetup::MeasureSteps(const CachePlan& plan) {
   ModelRunner& runner = *runner_;
   MemoryUse& use = runner.memory_use_;
@@ -528,7 +529,8 @@ absl::StatusOr<double> RunnerSetup::TimeStepOf(int num_rows, int num_tokens, Dev
   return ns / 1e3;
 }
 
-// The first step with one token is not measured: it waits for the host, which selects GEMM kernels.
+// The time of the first step with one token is not used: it may include the selection of GEMM
+// kernels on the host.
 absl::Status RunnerSetup::TimeSteps() {
   const RunnerShape& shape = runner_->shape_;
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceTimer> timer,
@@ -545,9 +547,9 @@ absl::Status RunnerSetup::TimeSteps() {
   return absl::OkStatus();
 }
 
-// Times only the GEMMs of captured shapes, because the first prompt of a shape must not wait for a
-// search. Times them in every mode, even without graphs or with lazy capture, so that all modes
-// compute bitwise identical results.
+// Times GEMMs only until the end of this call, because the first prompt of a shape must not wait
+// for a search. Times the GEMMs of all graph keys in every mode, even without graphs or with lazy
+// capture, so that the choice of algorithms does not depend on the mode.
 absl::Status RunnerSetup::CaptureGraphs() {
   ModelRunner& runner = *runner_;
   DeviceDriver& driver = runner.driver();

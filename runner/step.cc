@@ -332,7 +332,7 @@ absl::Status Step::CheckKeepsPair(int layer) const {
       "layer ", layer, " stores V within K: expected one latent for both, got k and v"));
 }
 
-// Also checked on the CPU, which does not plan work: a model that runs on the CPU then also runs on
+// Also checked on the CPU, which does not plan work, so that a wrong dtype does not first appear on
 // a GPU.
 absl::Status Step::CheckQuery(int layer, const at::Tensor& q) const {
   const at::ScalarType expected = ToScalarType(spec(layer).q_dtype.value_or(parts_.dtype));

@@ -170,8 +170,8 @@ absl::Status StepBuilder::Append(SlotId slot, absl::Span<const int32_t> tokens) 
   return absl::OkStatus();
 }
 
-// Appended tokens are added when no token of a step in flight is pending. The next row then passes
-// the newest token and as many of them as the limits of a row allow.
+// Adds appended tokens when no sampled token of the sequence is pending. Later rows pass them from
+// the host, like the tokens of a prompt.
 void StepBuilder::TakeAppended(Sequence& sequence) {
   if (sequence.num_pending > 0 || sequence.appended.empty()) return;
   sequence.tokens.insert(sequence.tokens.end(), sequence.appended.begin(), sequence.appended.end());

@@ -255,7 +255,7 @@ class StepBuilder {
   std::vector<Step> steps_;
   int first_step_ = 0;
   int num_in_flight_ = 0;
-  // The batch. Leaves, updates and copies are kept until the runner has accepted them.
+  // The batch. Leaves and updates are kept until the runner has accepted them.
   std::vector<SlotId> leaves_;
   std::vector<SlotJoin> joins_;
   std::vector<LogitsRequest> requests_;

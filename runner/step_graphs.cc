@@ -82,8 +82,8 @@ StepStage::Work StepGraphs::MakeStep(const GraphKey& key, const StepVariant& var
 }
 
 StepStage::Work StepGraphs::MakeCapturedStep(const GraphKey& key) {
-  // In a mixed graph with drafts, some rows pass tokens from the host: not all rows have
-  // max_query_len tokens.
+  // In a mixed graph, some rows pass tokens from the host. Only mixed graphs have fewer tokens than
+  // padded_num_seqs * max_query_len.
   const bool is_mixed =
       key.padded_num_tokens < int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
   return MakeStep(key, {.watch = options_.checks_replays ? checker_.WatchOf(key) : nullptr,

@@ -120,7 +120,7 @@ absl::Status StepMetadata::Allocate(int index) {
     cascade.shared_tiles = SharedTiles::kSmall;
     REPRISE_ASSIGN_OR_RETURN(cascade_plan, driver_->PlanWork(cascade));
   }
-  // Each step uses one of these four schedules.
+  // Each pass over the class uses one of these four schedules.
   const int64_t bytes = std::max({plan.workspace_bytes, decode_plan.workspace_bytes,
                                   draft_plan.workspace_bytes, cascade_plan.workspace_bytes});
   memory_.push_back(at::empty({bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
@@ -246,7 +246,7 @@ std::vector<int> StepMetadata::ClassesOf(int begin, int end) const {
 }
 
 absl::Status StepMetadata::Build(const StepBatches& batches, absl::Span<const int> classes) const {
-  // Each class occupies one CTA for a few microseconds, so classes run concurrently.
+  // Each class occupies only a few CTAs for a few microseconds, so classes run concurrently.
   const int num_classes = static_cast<int>(classes.size());
   const int num_within = batches.has_within() ? static_cast<int>(within_schedules_.size()) : 0;
   return driver_->InLanes(num_classes + num_within, [&](int lane) -> absl::Status {

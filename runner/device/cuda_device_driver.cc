@@ -280,7 +280,7 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(index));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> graphs,
                              CudaGraphBackend::Create({.device = index, .stream = options.stream}));
-    // Work that the caller has enqueued runs first.
+    // Work that is enqueued on the caller's current stream runs first.
     at::cuda::CUDAEvent given;
     given.record(c10::cuda::getCurrentCUDAStream(chosen.index()));
     given.block(c10::cuda::getStreamFromExternal(graphs->stream(), chosen.index()));

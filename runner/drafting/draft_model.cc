@@ -120,7 +120,8 @@ DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& ro
   const StepArrays& arrays = memory.draft_arrays();
   const int num_rows = key.padded_num_seqs;
   const int width = levels.Width(index);
-  // The first pass has the step's shape. Each later pass has the shape of one tree level.
+  // The first pass has up to 1 + num_drafts tokens per row. Each later pass has the nodes of one
+  // level per row; in a chain, one.
   GraphKey pass_key = {.padded_num_seqs = num_rows,
                        .padded_num_tokens = num_rows * width,
                        .max_query_len = width,

@@ -99,7 +99,7 @@ std::function<absl::Status()> HeadDrafts::Passes(const GraphKey& key,
       const int first = place.first_of_level[step.pass];
       REPRISE_RETURN_IF_ERROR(
           RunPass(output, step.pass, first, levels.num_ranks[step.pass], num_rows));
-      // The most likely draft; a valid token id for rows that sampled no token.
+      // The first choice of the pass; token 0 for rows that sampled no token.
       step.token_ids = chosen_[first].narrow(0, 0, num_rows).clamp_min(0);
       if (output.hidden.defined()) step.hidden = std::move(output.hidden);
     }

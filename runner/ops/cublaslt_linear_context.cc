@@ -48,7 +48,7 @@ constexpr int64_t kDeterministicRows = 128;
 constexpr int kTimedRuns = 5;
 
 // Smaller weights are not timed: reading them takes no longer than a launch. A measurement would be
-// mostly noise, and the same model would not compute bitwise identical results in another run.
+// mostly noise, and the same model might not compute bitwise identical results in another run.
 constexpr int64_t kMinTimedWeightBytes = int64_t{4} << 20;
 
 // The first candidate whose time is at most this factor times the shortest time is kept.
@@ -79,7 +79,7 @@ constexpr int64_t kMaxSmallTileRows = 32;  // rows of x
 constexpr int kOwnKernels = 4;
 
 // An 8-bit weight is multiplied in parts of about kPartBytes in x's dtype, which stay in the L2
-// cache from one kernel to the next. A part has at least kMinPartRows rows.
+// cache from one kernel to the next. All parts except the last have at least kMinPartRows rows.
 constexpr int64_t kPartBytes = int64_t{24} << 20;
 constexpr int64_t kMinPartRows = 256;
 
@@ -476,7 +476,7 @@ class CublasLtLinearContext : public LinearContext {
                             const LinearPointers& pointers, cudaStream_t stream, Entry& entry,
                             LinearChoice& choice) {
     // A model's weights do not stay in the L2 cache between steps, so the cache is flushed before
-    // each candidate is timed.
+    // each timed run.
     int l2_bytes = 0;
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device_.index()),
@@ -505,7 +505,8 @@ class CublasLtLinearContext : public LinearContext {
                : CompareTiles(pointers, flush, stream, entry, choice);
   }
 
-  // Uses the kernel for up to 8 rows if it is faster than the chosen algorithm.
+  // Uses the kernel for up to 8 rows if its time is less than the chosen algorithm's plus
+  // kEarlyStartUs.
   absl::Status CompareSkinny(const LinearPointers& pointers, const at::Tensor& flush,
                              cudaStream_t stream, Entry& entry, LinearChoice& choice) {
     choice.num_candidates += kMaxSkinnyStrip;
@@ -525,9 +526,9 @@ class CublasLtLinearContext : public LinearContext {
     return absl::OkStatus();
   }
 
-  // Uses the tile kernel if it supports the shape and is faster than the chosen algorithm. GEMMs of
-  // more than kMaxTileLinearRows rows are considered only with their activation: without it,
-  // cuBLASLt is faster in every shape.
+  // Uses the tile kernel if it supports the shape, and its time is less than the chosen algorithm's
+  // plus the time that an early start saves. GEMMs of more than kMaxTileLinearRows rows are
+  // considered only with their activation: without it, cuBLASLt was faster in every measured shape.
   absl::Status CompareTiles(const LinearPointers& pointers, const at::Tensor& flush,
                             cudaStream_t stream, Entry& entry, LinearChoice& choice) {
     const bool is_worth = entry.key.num_rows <= kMaxTileLinearRows || entry.key.gate.has_value();
@@ -583,7 +584,7 @@ class CublasLtLinearContext : public LinearContext {
     key.num_rows = kDeterministicRows;
     key.gate = std::nullopt;
     key.gated_stride = 0;
-    // Assumes dense rows. Otherwise the algorithm would depend on how a batch is split.
+    // Assumes dense rows. Otherwise the algorithm could depend on how a batch is split.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
     if (key.num_products > 1) {

@@ -1,15 +1,15 @@
-// out[p] = x[p / pairs_per_row] weight[chosen[p]]^T + bias[chosen[p]], in float32.
+// out[p] = x[p / pairs_per_row] weight[chosen[p]]^T + bias[chosen[p]], computed in float32.
 //
 // A CTA computes kOutputsPerCta outputs of one expert; experts are on the grid's y. It reads
 // `chosen` in chunks of kThreads, lists the pairs of its expert in ascending order, and multiplies
-// up to kRows of them together, so that each weight is read from memory once per kRows rows. A CTA
-// whose expert was not chosen ends after the scan. A warp computes kOutputs outputs of the rows:
-// lanes read consecutive elements, and shuffles add the partial sums. The order of the additions of
-// an output does not depend on the rest of the batch.
+// up to kRows of them together, so that up to kRows rows share one read of a weight. A CTA whose
+// expert was not chosen ends after the scan. A warp computes kOutputs outputs of the rows: lanes
+// read consecutive elements, and shuffles add the partial sums. The order of the additions of an
+// output does not depend on the rest of the batch.
 //
-// Bound: bytes of the weights of chosen experts, each read once per kRows rows. One token of
-// Qwen3-30B-A3B (8 of 128 experts, 2048 -> 2 x 768, bfloat16) reads 50 MB in this GEMM, 13 us at 4
-// TB/s. With many rows per expert, float32 arithmetic is the bound: use ApplyAll() instead.
+// Bound: bytes of the weights of chosen experts, each read at least once per kRows rows. One token
+// of Qwen3-30B-A3B (8 of 128 experts, 2048 -> 2 x 768, bfloat16) reads 50 MB in this GEMM, 13 us at
+// 4 TB/s. With many rows per expert, float32 arithmetic is the bound: use ApplyAll() instead.
 //
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements per load: a vector of 16 bytes, or 1 element if rows are not aligned

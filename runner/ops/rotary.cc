@@ -72,7 +72,7 @@ T* HeadOf(const HeadsView& view, int64_t token, int head) {
   return static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
 }
 
-// Rotates a head and stores it; `target` may write to `x` itself.
+// Rotates the first rotary_dim dims of a head and stores them; `target` may write to `x` itself.
 template <typename T, typename Target>
 void Rotate(const T* x, const float* table_row, int rotary_dim, Target target) {
   const int half = rotary_dim / 2;

@@ -4,7 +4,8 @@
 // end of the previous kernel until the last byte.
 //
 //   unit    16 rows of the weight. Each CTA processes a contiguous range of units, of nearly equal
-//           size for all CTAs, in strips of kStrip units. No CTA is therefore left with a tail.
+//           size for all CTAs, in strips of kStrip units. All CTAs therefore end at about the same
+//           time.
 //   step    512 of the in_features of a strip: 64 per warp, which is a line of 128 bytes of each
 //           row. Each of the 8 warps sums its own part of the in_features with mma m16n8k16: 16
 //           weight rows are A, up to 8 rows of x are B. At the end of a strip, the warps' sums are

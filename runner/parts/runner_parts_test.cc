@@ -22,7 +22,7 @@ class InertPart : public StepPart {
   void AddTo(Fingerprint& fingerprint) const override { fingerprint.AddValue("inert", 1); }
 };
 
-// A part with all roles. Each call appends its name to a log.
+// A part with all roles. SetCache(), FillRefill() and Check() append their names to a log.
 class LoggingPart final : public StepPart,
                           public BatchInput,
                           public StepStage,

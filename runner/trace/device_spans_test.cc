@@ -128,7 +128,7 @@ TEST_F(DeviceSpansTest, StepsLieBetweenLaunchAndCompletion) {
   for (int step = 0; step < 20; ++step) {
     Sleep(step % 3);
     launched_us = trace_.now_ns() / 1e3;
-    // The device's clock runs much faster than the host's, or does not advance.
+    // The device reports a pause of 1 s, or none, whatever the host's clock reports.
     Launch(step, step % 2 == 0 ? 1e6 : 0);
     Sleep(1);
     Collect(step);

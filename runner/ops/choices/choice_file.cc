@@ -33,7 +33,7 @@ bool IsText(const std::string& text) {
   return !text.empty() && text.find_first_of("\t\r\n") == std::string::npos;
 }
 
-// Returns nullopt if the file does not exist or cannot be read.
+// Returns nullopt if the file does not exist or cannot be opened.
 std::optional<std::string> ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
@@ -65,7 +65,7 @@ std::optional<ChoiceTexts> internal::ParseChoices(const std::string& text) {
     if (parts.size() != 3) return std::nullopt;
     choices[parts[0]] = parts[1];
   }
-  // Also verifies the order, the checksums and the texts themselves.
+  // Also verifies the order and the checksums.
   if (FormatChoices(choices) != text) return std::nullopt;
   return choices;
 }

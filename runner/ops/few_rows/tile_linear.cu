@@ -2,10 +2,10 @@
 // tile_pipeline.cuh); wide GEMMs of up to 128 rows.
 //
 // Bound: the bytes of the weight. Loads are in flight from before the end of the previous kernel
-// until the last byte. Every tile reads x again, so tiles have as many rows of the weight as
-// possible, which keeps the traffic of x small. A cluster of CTAs splits the in_features of a tile,
-// so that there are tiles for all SMs. In a wide GEMM, x is up to half of the data that a CTA reads
-// from the L2 cache, and the bandwidth from L2 to the SMs is the bound.
+// until the last byte. Every tile reads x again, so tiles have many rows of the weight, which keeps
+// the traffic of x small. A cluster of CTAs splits the in_features of a tile, so that there are
+// tiles for all SMs. In a wide GEMM, x is a large part of the data that a CTA reads from the L2
+// cache, and the bandwidth from L2 to the SMs is the bound.
 //
 // The order of a sum depends only on the form and in_features. Results are therefore bitwise
 // identical for all numbers of rows with the same number of columns.

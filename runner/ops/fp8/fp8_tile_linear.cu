@@ -2,7 +2,8 @@
 // runner/ops/few_rows/tile_pipeline.cuh).
 //
 // Bound: the bytes of the weight, half as many as for 16 bits. Every tile reads x again, and x is
-// twice as large relative to the weight. Tiles are therefore as large as possible.
+// twice as large relative to the weight. Tiles are therefore as large as all SMs having work
+// allows.
 //
 //   fragments  The weight is the wgmma operand that may be in registers. Lane 4 g + t reads two
 //              bytes at a time of rows g and g + 8 of its warp and converts them to two 16-bit

@@ -14,8 +14,9 @@ constexpr int kOtherBytes = 1024 + (2 * kMaxStages + 2) * 8;  // alignment, barr
 
 }  // namespace
 
-// Uses the smallest number of CTAs per tile that gives all SMs work, because x is read again for
-// each tile. With more rows of x, larger tiles gain more than groups that alternate on stages.
+// Weights with fewer rows get smaller tiles, or more CTAs per tile, so that all SMs have work.
+// Otherwise tiles are large, because x is read again for each tile. With more rows of x, larger
+// tiles gain more than groups that alternate on stages.
 TileForm Fp8TileForm(int num_rows, int out_features) {
   if (out_features > 16384) return {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1};
   if (out_features > 8448) return {.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 1};

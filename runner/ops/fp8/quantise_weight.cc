@@ -15,9 +15,11 @@ namespace {
 constexpr int64_t kBlock = 128;
 constexpr double kLargest = 448;  // largest e4m3 number
 
-// Returns [out_features, in_features]: for each value, the largest magnitude in its block.
+// Returns [out_features, num_groups]: for each row, the largest magnitude in the block of each
+// group.
 at::Tensor LargestOfBlocks(const at::Tensor& magnitudes) {
-  // Takes maxima over rows of blocks, then over columns. Blocks at the edges may be partial.
+  // Takes maxima over the columns of each block, then over its rows. Blocks at the edges may be
+  // partial.
   const auto of_columns = [](const at::Tensor& x) {
     const int64_t whole = (x.size(1) + kBlock - 1) / kBlock * kBlock;
     return at::constant_pad_nd(x, {0, whole - x.size(1)}).view({x.size(0), -1, kBlock}).amax(2);

@@ -1,7 +1,7 @@
 // Root-mean-square norm and layer norm of rows, with or without a residual.
 //
-// One CTA per row. The number of threads depends only on `size`, so a row's result is bitwise
-// independent of the batch.
+// One CTA per row. The number of threads depends only on the number of vectors per row, so a row's
+// result is bitwise independent of the batch.
 //
 // RmsNormKernel makes two passes. Pass 1 adds the residual (if any), stores the sum and accumulates
 // squares; pass 2 scales the row and writes it. Each thread keeps its first vector of the row and
