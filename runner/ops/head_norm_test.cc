@@ -21,8 +21,8 @@ constexpr float kEps = 1e-6f;
 
 class HeadNormTest : public DeviceTest {};
 
-// Computes the reference in the given precision. It is rounded to the dtype of `x` before the
-// weight, as in Qwen 3, or after the weight, as in Gemma 3.
+// Computes the reference in the given precision. In float32, it is rounded to the dtype of `x`
+// before the weight, as in Qwen 3, or after the weight, as in Gemma 3.
 at::Tensor Normalised(const at::Tensor& x, const std::optional<at::Tensor>& weight, NormWeight form,
                       at::ScalarType precision) {
   const at::Tensor wide = x.to(precision);

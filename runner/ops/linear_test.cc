@@ -57,7 +57,7 @@ at::Tensor Magnitudes(const at::Tensor& x, const at::Tensor& weight,
                    bias.has_value() ? std::optional(bias->abs()) : std::nullopt);
 }
 
-// Computes float32 sums in the worst order.
+// Computes float32 sums in the worst order; for other dtypes, computes as LibTorch does.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) {
   if (x.scalar_type() != at::kFloat) return Product(x, weight, bias);
@@ -225,7 +225,7 @@ class GatedLinearTest : public LinearTest {
   static constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh,
                                                 Activation::kClampedSwiglu};
 
-  // The rows of the results are `gap` elements apart.
+  // Gaps of `gap` elements separate the rows of the results.
   void ExpectSameBits(LinearContext& context, const Linear& linear, Activation activation,
                       const at::Tensor& x, int64_t gap) {
     const int64_t num_rows = x.size(0), size = linear.out_features() / 2;

@@ -85,7 +85,7 @@ TEST_F(MergeAttentionTest, MergesMorePartsThanOneLaunchSupportsInGroups) {
       const at::Tensor want = (weights * parts.to(at::kDouble)).sum(0);
       const std::vector<at::Tensor> outs = parts.to(device()).unbind(0);
       const std::vector<at::Tensor> lses = part_lses.to(device()).unbind(0);
-      // The result replaces the last part, which is in the second group if there is one.
+      // The result replaces the last part, which is in the last group.
       const absl::Status status = MergeAttention(outs, lses, outs.back(), lses.back());
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(at::allclose(lses.back().cpu().to(at::kDouble), want_lse, 1e-6, 1e-6));

@@ -38,7 +38,7 @@ TEST_F(RmsNormTest, AgreesWithFloat64ForAnySizeAndStride) {
     for (int64_t size : {1, 7, 64, 100, 256, 2048, 4096, 5120, 20000}) {
       for (int64_t num_rows : {1, 3, 300}) {
         if (num_rows * size > 1000000) continue;
-        const int64_t gap = random() % 2 == 0 ? 0 : 8;  // 8 keeps rows aligned, and 7 does not
+        const int64_t gap = random() % 2 == 0 ? 0 : 8;  // a gap of 8 keeps the alignment
         SCOPED_TRACE(testing::Message()
                      << dtype << " " << num_rows << " x " << size << " + " << gap);
         const at::Tensor x = RandomNormal(random, {num_rows, size}, dtype);

@@ -160,7 +160,7 @@ TEST_F(SkinnyLinearTest, GatedGemmMatchesGemmThenGateBitwise) {
 
 TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
-  // results. The weights total 64 MB, so that none of them stays in a cache.
+  // results. The weights total 64 MB, more than an H200's L2 cache.
   constexpr int kSize = 2048;
   constexpr int kLayers = 8;
   std::vector<at::Tensor> weights;

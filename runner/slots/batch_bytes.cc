@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kAlignment = 8;
 
-// The first bytes. Includes the sizes of stored structs that may differ between builds.
+// The first bytes. Includes the sizes of some stored structs, which may differ between builds.
 constexpr uint64_t kMark = 0x5245505200000000u + (sizeof(SlotJoin) << 20) +
                            (sizeof(LogitsParams) << 12) + (sizeof(BlockTableUpdate) << 4) + 3;
 
@@ -54,7 +54,8 @@ class Writer {
   std::vector<std::byte>& bytes_;
 };
 
-// After the first error, all values are read as empty; status() returns the error.
+// After the first error, arrays are read as empty, and other values do not change. Finish() returns
+// the error.
 class Reader {
  public:
   explicit Reader(absl::Span<const std::byte> bytes) : bytes_(bytes) {}

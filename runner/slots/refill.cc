@@ -104,7 +104,7 @@ class Refill {
   }
 
  private:
-  // Marks the slot as taken, even if the row is faulty.
+  // Checks row r. Marks its slot as taken, even if the row is faulty.
   CheckedRow RowAt(int r, std::vector<char>& taken) {
     if (r >= counts_.num_rows) return {};
     const StepRow& step_row = args_.delta.rows[r];

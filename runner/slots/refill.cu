@@ -16,7 +16,7 @@
 //            spans many blocks
 //   place    exclusive prefix sums of the served rows' query_len; rows beyond the end are faulty.
 //            In steps with scored rows, first the same for the rows' earlier logits
-//   arrays   rows, then tokens, then the padding of both
+//   arrays   rows with their padding, then tokens, then the padding of tokens
 //
 // Bound: latency of the launch, the PCIe round trip, three dependent loads, scans, and the write to
 // the host. The bytes do not matter: 256 decodes read about 9 KB over PCIe and write about 12 KB (2
@@ -74,8 +74,8 @@ struct DynamicShared {
   // [padded_num_rows] 1: all its blocks exist; after phase `place`, its first token.
   int32_t* start;
   int32_t* long_row;  // [padded_num_rows] rows that warps check
-  // [padded_num_rows] shares memory with long_row; set in phase `place` of steps with earlier
-  // logits: index of the row's first earlier token among the step's; -1: none.
+  // [padded_num_rows] shares memory with long_row; set in phase `place` of steps with scored rows:
+  // index of the row's first earlier token among the step's; -1: none.
   int32_t* first_earlier;
   int32_t* claim;  // [num_slots] the row or join that takes the slot
 };
@@ -119,8 +119,9 @@ __device__ void FetchUpdates(const RefillArgs& args, int first, int count, Stati
   for (int i = threadIdx.x; i < count; i += kThreads) target[i] = source[i];
 }
 
-// Issues all PCIe loads before the first store to shared memory. The compiler does not move a load
-// before such a store, so otherwise the loads would wait for each other.
+// Issues all PCIe loads, except for rows beyond kThreads, before the first store to shared memory.
+// The compiler does not move a load before such a store, so otherwise the loads would wait for each
+// other.
 __device__ void Fetch(const RefillArgs& args, StaticShared& shared, const DynamicShared& rows) {
   const int t = threadIdx.x;
   constexpr int kNumCounts = sizeof(StepDeltaCounts) / sizeof(int32_t);
@@ -350,7 +351,8 @@ __device__ void PlaceEarlierLogits(const RefillArgs& args, int num_rows, StaticS
 }
 
 // Assigns first tokens to rows, and drops rows that do not fit. A row that is not served gets the
-// first token of the next served row, or the number of tokens if no served row follows.
+// first token of the next served row, or at least the number of served tokens if no served row
+// follows.
 __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& shared,
                           const DynamicShared& rows) {
   int64_t carry = 0;

@@ -38,10 +38,10 @@
 //   scored_slot      the slot, if the next     the row's slot         -1
 //                    token is known
 //   scored_token     that token                the row's next token   -1
+//
 // sample_offset, first_verified and num_proposed serve the verification of drafts, and are written
 // only in steps with drafts. In these steps, sample_slot and sample_offset have one entry for each
 // entry of logits_indices:
-// steps with drafts also has entries after the entries of the padded rows:
 //
 //   array            rows                      tokens before a draft  other, padded
 //   sample_slot      the slot, or -1           the row's slot         -1

@@ -108,7 +108,7 @@ TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {
     EXPECT_EQ(plan.tile_rows, 224);
     EXPECT_EQ(plan.stages, 6);
   }
-  // With 128 rows of x, x is half of a stage.
+  // With more rows of x, stages are larger, so that fewer of them fit.
   EXPECT_EQ(PlanTileLinear(alone, 96, 28672, 4096, 132, TileRows::kGated).stages, 5);
   EXPECT_EQ(PlanTileLinear(alone, 128, 28672, 4096, 132, TileRows::kGated).stages, 4);
   for (TileForm form : AllForms()) {

@@ -69,7 +69,7 @@ at::Tensor Exact(const QuantisedWeight& weight) {
 
 TEST_F(Fp8LinearTest, EveryValueIsDequantised) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
-  // All 254 finite values and -0: a row of 256 with one scale per 128 values.
+  // All 254 finite values, including -0: a row of 256 with one scale per 128 values.
   const at::Tensor bits = at::arange(256, Options(at::kByte)).reshape({1, 256});
   const at::Tensor finite = at::where(bits.bitwise_and(127).eq(127), bits - 1, bits);
   const at::Tensor values = finite.view(at::ScalarType::Float8_e4m3fn);
@@ -147,8 +147,8 @@ TEST_F(Fp8LinearTest, MatchesFloat64ForEveryTypeShapeAndRowCount) {
 
 TEST_F(Fp8LinearTest, EarlyWeightsWaitForXInACapturedChain) {
   // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
-  // results. The weights total 128 MB, so that none of them stays in a cache. There are more rows
-  // than one pass over the weight serves.
+  // results. The weights total 128 MB, more than an H200's L2 cache. 40 rows need two passes over a
+  // weight.
   constexpr int kSize = 4096;
   constexpr int kLayers = 8;
   std::vector<QuantisedWeight> weights;
@@ -195,7 +195,7 @@ TEST_F(Fp8LinearTest, CapturedLinearMatchesBitwise) {
       *QuantiseWeight(at::randn({4096, 4096}, Options(at::kFloat)) * 0.02, ScaledBy::kRow);
   const Linear linear = *Linear::CreateScaled(small.values, small.scales, std::nullopt);
   {
-    // More rows than the kernel supports: needs scratch memory, which a capture must not allocate.
+    // More than kMaxFp8Rows rows: needs scratch memory, which a capture must not allocate.
     const at::Tensor x = at::randn({200, 4096}, Options(at::kBFloat16));
     const at::Tensor out = at::empty({200, 4096}, Options(at::kBFloat16));
     const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, 0);

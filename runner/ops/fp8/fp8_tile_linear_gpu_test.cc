@@ -27,7 +27,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Forms of Fp8TileForm(), and other forms that cover every cluster, groups, turns and boxes.
+// Some forms of Fp8TileForm(), and other forms; every size of cluster occurs.
 constexpr TileForm kForms[] = {{.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
                                {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
                                {.cluster = 4, .row_groups = 2, .turns = 2, .boxes = 1},
@@ -210,7 +210,7 @@ TEST_F(Fp8TileLinearTest, ScalesOfNeighbouringGroupsMayHaveAnyRatio) {
 
 TEST_F(Fp8TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
-  // results. The weights total 128 MB, so that none of them stays in a cache.
+  // results. The weights total 128 MB, more than an H200's L2 cache.
   constexpr int kSize = 4096;
   constexpr int kLayers = 8;
   std::vector<at::Tensor> values, scales;

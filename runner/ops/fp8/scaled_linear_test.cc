@@ -160,7 +160,7 @@ TEST_F(ScaledLinearTest, RowsDoNotDependOnTheBatchInDeterministicMode) {
 
 TEST_F(ScaledLinearTest, ScalesApplyToTheirRowsAndGroups) {
   const std::unique_ptr<LinearContext> context = Context();
-  // All values are 1: an output is the sum of 128 times each scale of its row.
+  // All values are 1, so an output depends only on x and on the scales of its row.
   const at::Tensor values = at::ones({32, 2048}, Options(at::kFloat)).to(kFp8);
   at::Tensor scales = at::zeros({32, 16}, at::kFloat);
   for (int row = 0; row < 32; ++row) {
