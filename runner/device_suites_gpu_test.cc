@@ -1,4 +1,4 @@
-// Instantiates the suites of runner/testing on the GPUs of this machine.
+// Instantiates suites of runner/testing on the GPUs of this machine.
 
 #include "gtest/gtest.h"
 #include "reprise/runner/testing/all_logits_suite.h"

@@ -1,4 +1,4 @@
-// Instantiates the suites of runner/testing on the CPU.
+// Instantiates suites of runner/testing on the CPU.
 
 #include "gtest/gtest.h"
 #include "reprise/runner/testing/all_logits_suite.h"

@@ -72,7 +72,7 @@ TEST(ModelRunnerOptionsTest, SmallDraftCountsHaveGraphs) {
               ElementsAre(2, 4, 8));
 }
 
-// Rank 1 of `world`; its collectives must not be called.
+// Rank 1 of `world`; its collectives do nothing.
 class SomeRanks final : public Collectives {
  public:
   explicit SomeRanks(int world = 2) : Collectives({.rank = 1, .world = world}) {}

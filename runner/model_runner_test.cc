@@ -26,7 +26,7 @@ using ::testing::Not;
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ModelRunnerSuite, testing::Values(c10::kCPU));
 
-// Returns a preset result.
+// Returns logits with too few columns if wrong_shape is set.
 class PuppetModel : public ToyModel {
  public:
   PuppetModel() : ToyModel({}) {}

@@ -3,7 +3,7 @@
 //
 // A CTA processes kTile tokens of a row. It exits immediately if the row needs no processing.
 // Otherwise it copies the tile's words of the mask and a map of the tile's biases to shared memory,
-// so that each is read once, in whole lines (the mask may be in host memory). A thread then
+// so that the CTA reads each once, in whole lines (the mask may be in host memory). A thread then
 // processes kVector tokens at a time. It first reads their counts, mask bits and biases, and reads
 // their logits only if one of these requires it. A group of tokens that are all excluded is written
 // without being read.

@@ -1,5 +1,5 @@
 // A row of logits in a kernel, read by a team of threads. Each thread reads the same elements in
-// every pass, so that passes after the first one read from L1.
+// every pass, so that passes after the first one read from L1 if the elements fit.
 //
 //   const LogitsRow<T, kVector> row = {logits, vocab_size};
 //   row.ForEach(team, [&](int token, float logit) { ... });

@@ -81,7 +81,7 @@ std::vector<T> FromDevice(const at::Tensor& bytes) {
   return std::vector<T>(Data<T>(host), Data<T>(host) + host.numel() / sizeof(T));
 }
 
-// Adds `bonus` to the logit of one token in the rows of slots that request it.
+// Adds kValue to the logit of kToken in the rows of slots for which it is set.
 class Bonus : public LogitsStage {
  public:
   static constexpr int kToken = 3;

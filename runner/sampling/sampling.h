@@ -1,5 +1,5 @@
-// The last operation of a step: chooses each row's next token from its logits by the SamplingParams
-// of its slot (runner/sampling/sampling_params.h, which defines the choice exactly).
+// Chooses each row's next token from its logits by the SamplingParams of its slot
+// (runner/sampling/sampling_params.h, which defines the choice exactly).
 //
 //   Sample({.logits = logits,
 //           .slots = slots.sampling_slots(),

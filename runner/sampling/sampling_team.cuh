@@ -241,7 +241,7 @@ cudaError_t LaunchTeams(void (*kernel)(Args, int), const Args& args, int num_row
                         bool can_form_clusters, cudaStream_t stream) {
   int team_size = 1;
   if (can_form_clusters) {
-    // Adds CTAs only while each thread has a vector of logits.
+    // Adds CTAs only while some thread has more than one vector of logits.
     while (team_size < kMaxTeam && 2 * team_size * num_rows <= kWantedCtas &&
            team_size * kThreads * kVector < vocab_size) {
       team_size *= 2;

@@ -32,7 +32,7 @@ uint32_t LargestThreshold(const ShardKeys& keys, uint32_t low, uint64_t target, 
   return 0;
 }
 
-// Returns KeptThreshold() over all logits.
+// Returns KeptThreshold() over the logits of all shards, for parameters that shards support.
 uint32_t ThresholdOf(const ShardKeys& keys, float max_logit, const SamplingParams& params,
                      int vocab_size) {
   if (!HasTopK(params, vocab_size)) return 0;

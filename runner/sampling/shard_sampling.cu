@@ -2,8 +2,8 @@
 //
 // The top: the passes of top-k over the shard find the k-th largest key. One more pass counts the
 // logits that equal this key and writes the keys above it, in any order. The choice: the keys of
-// all tops, a few hundred, determine the largest logit and the threshold; then the draw of
-// sampling.cu runs over the shard.
+// all tops determine the largest logit and the threshold; then the draw of sampling.cu runs over
+// the shard.
 //
 // Bound: that of sampling.cu for a shard. The threshold compares each key with all others: less
 // than 1 us for 2 x 50 keys; about 10 us for 8 x 256 keys.

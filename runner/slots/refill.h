@@ -1,5 +1,5 @@
-// The first operation of a step: applies the host's delta to the slots, then writes the step's
-// arrays.
+// Applies the host's delta to the slots, then writes the step's arrays. Runs before the step's
+// graph.
 //
 // A refill is one launch for any batch. Rows follow the rules of all row builders
 // (attention/metadata/batch_rows.h). The CPU and GPU implementations differ only in the

@@ -43,7 +43,7 @@ constexpr int kMaxTokens = 16;
 // A model with one attention layer, in which a token id determines its query, keys and values.
 class OneLayerModel : public Model {
  public:
-  // The forward pass of a test. `kept` outlives it.
+  // The attention of a forward pass.
   using Attention = std::function<absl::Status(const Step& step, const at::Tensor& q,
                                                const at::Tensor& k, const at::Tensor& v)>;
 
@@ -156,7 +156,7 @@ double MaxError(const at::Tensor& got, const at::Tensor& want, int num_new) {
       .item<double>();
 }
 
-// Rounding error of a result below 4 in bfloat16.
+// Tolerance for the rounding error of a result below 4 in bfloat16.
 constexpr double kRounding = 4.0 / 256;
 
 }  // namespace

@@ -25,7 +25,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 // Tolerance of logits with an fp8 cache, whose elements have 4 significant bits, against float32:
-// twice the largest error of these sequences, 0.26.
+// about twice the largest error of these sequences, 0.26.
 constexpr double kFp8Error = 0.5;
 
 struct Case {

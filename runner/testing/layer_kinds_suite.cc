@@ -113,7 +113,7 @@ std::vector<int32_t> RandomText(std::mt19937& rng, int length) {
 LayeredSequence RandomSequence(std::mt19937& rng, const Case& c, int max_prompt) {
   LayeredSequence sequence = {.text = RandomText(rng, 1 + rng() % max_prompt)};
   if (c.model.max_encoder_position > 0) {
-    // Up to the longest input. A sequence without an encoder input attends to no encoder keys.
+    // 0 to 19 tokens. A sequence without an encoder input attends to no encoder keys.
     sequence.encoder_text = RandomText(rng, rng() % 20);
   }
   return sequence;
@@ -251,7 +251,8 @@ TEST_P(LayerKindsSuite, GraphsMatchEagerStepsBitwise) {
   }
 }
 
-// Chunks of prompts and decodes in one step are always replayed, for all kinds of layers.
+// With graphs, chunks of prompts and decodes in one step are always replayed, for all kinds of
+// layers.
 TEST_P(LayerKindsSuite, MixedReplaysMatchEagerStepsBitwise) {
   for (const Case& c : Cases()) {
     const uint32_t seed = 31;
@@ -319,8 +320,8 @@ TEST_P(LayerKindsSuite, MixedReplaysMatchEagerStepsBitwise) {
   }
 }
 
-// At 16 times its window or chunk, a sequence holds only the blocks of one window or chunk, and its
-// results still match a dense forward pass.
+// At 16 times its chunk, or more than 16 times its window, a sequence holds only the blocks of one
+// window or chunk in such groups, and its results still match a dense forward pass.
 TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
   for (const Case& c : {Case{"window", {.layers = {Window(), Full()}}},
                         Case{"window alone", {.layers = {Window(), Window()}}},

@@ -148,7 +148,7 @@ void DrawLogits(std::mt19937& random, const LogitsShape& shape, double hostility
   }
 }
 
-// Draws masks that allow nothing, everything, one token, or a random subset.
+// Draws masks that allow no token, all tokens, or a random subset that may have few or most tokens.
 void DrawMasks(std::mt19937& random, const LogitsProcessorsArgs& args) {
   const int64_t num_words = MaskWords(args.slots.vocab_size);
   for (int mask = 0; mask < args.num_masks; ++mask) {
@@ -180,7 +180,7 @@ LogitsShape DrawLogitsShape(std::mt19937& random) {
   shape.num_slots = Int(random, 1, 14);
   shape.vocab_size = Pick(random, {1, 2, 7, 31, 32, 33, 64, 1000, 4095, 4096, 4097,
                                    Int(random, 1, 300), Int(random, 4000, 10000)});
-  // Half of the shapes are aligned to 16 bytes.
+  // At least half of the shapes have strides that are multiples of 8 elements.
   shape.gap = Happens(random, 0.5) ? (8 - shape.vocab_size % 8) % 8 + 8 * Int(random, 0, 1)
                                    : Int(random, 0, 9);
   shape.offset = Happens(random, 0.7) ? 0 : Int(random, 1, 3);

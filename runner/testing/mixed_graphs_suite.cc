@@ -83,7 +83,7 @@ TEST_P(MixedGraphsSuite, UsesTheSmallestGraphThatFits) {
     for (const Case& c : std::vector<Case>{{{2}, 0, Mixed(3, 8)},
                                            {{8}, 0, Mixed(3, 8)},     // exactly full
                                            {{6, 1}, 1, Mixed(3, 8)},  // full in tokens and rows
-                                           {{2}, 6, Mixed(8, 8)},     // full in rows
+                                           {{2}, 6, Mixed(8, 8)},     // full in tokens
                                            {{9}, 0, Mixed(3, 16)},
                                            {{3, 3}, 2, Mixed(8, 8)},
                                            {{13}, 3, Mixed(8, 16)},

@@ -209,7 +209,7 @@ int64_t NumCascadeReplays(const ModelRunner& runner) {
   return num_replays;
 }
 
-// Reading once is free, and reading again is extremely slow.
+// Reading once is fast, and reading again is extremely slow.
 constexpr CascadeCosts kAlwaysOnce = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6};
 
 TEST_P(ModelRunnerSuite, SharedPrefixOfAllRowsIsReadOnce) {

@@ -243,7 +243,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
       join.num_encoder_tokens = Nonsense(random, 0, max_blocks * shape.block_size);
     }
   }
-  // Most entries are in neighbouring columns, as when a sequence grows; some entries occur twice.
+  // Consecutive entries are in neighbouring columns; some entries may occur twice.
   const int num_updates = Between(random, 0, shape.max_updates);
   for (int i = 0; i < num_updates; ++i) {
     StepUpdate& update = args.delta.updates[counts.num_updates++];
