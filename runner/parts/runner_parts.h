@@ -9,7 +9,7 @@
 //   4. scales, watch           cover the whole forward pass and nothing after it
 //   5. speculation             reads the refilled slots; proposes drafts before metadata is built
 //   6. context ranks           reads the positions of drafts
-//   7. encoder, embeddings inputs of this step; run after all updates of slots
+//   7. encoder, embeddings     inputs of this step; run after all updates of slots
 //   8. logits shards           after the forward pass
 //
 // Thread safety: none; one owner.
