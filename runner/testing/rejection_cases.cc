@@ -57,8 +57,8 @@ SamplingParams DrawSampling(std::mt19937& random, int vocab_size) {
   return sampling;
 }
 
-// Draws rows of logits. Some have NaN, infinities or no choice. If `near` is given, most rows are
-// close to its rows.
+// Draws rows of logits. Some contain NaN and -infinity. If `near` is given, most rows are close to
+// its rows.
 void DrawLogits(std::mt19937& random, const RejectionShape& shape, int rows, void* logits,
                 const void* near = nullptr) {
   std::normal_distribution<double> normal(0, 2);
@@ -327,8 +327,8 @@ MarkovTexts GenerateTexts(const MarkovModels& models, int num_texts, int length,
   std::vector<int> unfinished(num_texts);
   std::iota(unfinished.begin(), unfinished.end(), 0);
   while (!unfinished.empty()) {
-    // Each sequence has a row of 1 + k tokens. Token j of row r uses row n + r k + j of the logits.
-    // Rows 0 .. n - 1 do not sample.
+    // Each sequence has a row of 1 + k tokens. Token j < k of row r uses row n + r k + j of the
+    // logits. Rows 0 .. n - 1 of the logits do not sample.
     const int n = static_cast<int>(unfinished.size());
     std::vector<int32_t> token_ids, logits_indices(n), sample_slot(n, -1), sample_offset(n);
     std::vector<int32_t> draft_logits, chosen(n);
