@@ -1,5 +1,5 @@
-// Fails tensor allocations at every point. Creating an engine returns a Status, a failed step ends
-// only its own sequences, and later requests are not affected.
+// Fails one allocation at a time: a tensor on the CPU, mapped memory or a fence. Creation returns a
+// Status, a failed step ends only its own sequences, and later requests are not affected.
 
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
@@ -80,7 +80,7 @@ struct Answer {
 };
 
 // Runs the requests and returns their answers in order. The allocation after `num_allocations`
-// allocations fails.
+// allocations fails; -1: none.
 std::vector<Answer> RunAll(Engine& engine, FailingAllocator& allocator, int num_allocations) {
   std::map<SequenceId, Answer> answers;
   for (const Request& request : Requests()) {
@@ -125,7 +125,8 @@ TEST(AllocationFailureTest, CreateReturnsAStatusIfAnyAllocationFails) {
   EXPECT_GT(num_failures, 10);
 }
 
-// A driver whose mapped memory and fences are limited.
+// A driver that fails one call: the call after `*num_left` calls of AllocateMapped() and
+// MakeFence().
 class NothingLeft final : public ForwardingDriver {
  public:
   NothingLeft(std::unique_ptr<DeviceDriver> driver, int* num_left)

@@ -166,7 +166,8 @@ bool AsyncEngine::TakeCommands(std::vector<Command>& commands) {
   while (!engine_->has_work() &&
          !changed_.wait_for(lock, absl::ToChronoNanoseconds(idle_interval_), has_command)) {
     lock.unlock();
-    // Errors are logged only: the next request fails with the same error.
+    // Only the first error is logged. If the runner can run no more steps, later requests are
+    // refused.
     const absl::Status idle = engine_->Idle();
     if (!idle.ok()) {
       LOG_FIRST_N(ERROR, 1) << idle;

@@ -34,7 +34,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int kMaxSeqLen = 16384;
-constexpr int kForever = 1 << 30;  // longer than a test takes
+constexpr int kForever = 1 << 30;  // the sequence ends at kMaxSeqLen
 
 // Collects the events of a request. Other threads can wait for its end.
 class Inbox {
@@ -168,7 +168,7 @@ class AsyncPrefixEventsTest : public testing::Test {
     engine_.emplace(MakeEngine(options_));
   }
 
-  // A prompt with `num_blocks` full blocks, which depend on `first`.
+  // Serves a prompt with `num_blocks` full blocks, which depend on `first`.
   void Serve(int first, int num_blocks) {
     Inbox inbox;
     std::vector<int32_t> prompt(4 * num_blocks + 1, 7);
@@ -651,7 +651,7 @@ TEST(AsyncEngineTest, RandomCallsFromManyThreadsEndEveryRequestOnce) {
                                         .max_new_tokens = 1 + static_cast<int>(rng() % 90),
                                         .priority = static_cast<int>(rng() % 2)},
                                        inbox.listener());
-            if (!id.ok()) {  // shut down
+            if (!id.ok()) {  // drained or shut down
               inbox.Put({.finish = FinishReason::kRefused});
               continue;
             }

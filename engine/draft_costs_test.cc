@@ -77,7 +77,7 @@ int Best(const DraftCosts& costs, const Device& device) {
       {.num_rows = device.num_rows, .num_drafting = device.num_rows, .most = device.most});
 }
 
-// A model of 6.6 M parameters with a draft model of 1 M: 4.3 tokens per row with 4 drafts, 5.6 with
+// A model of 6.6 M parameters with a draft model of 1 M: 4.4 tokens per row with 4 drafts, 5.6 with
 // 8.
 Device SmallModel(int num_rows, std::map<int, double> us) {
   return {.us = std::move(us),
@@ -125,7 +125,8 @@ TEST(DraftCostsTest, MeasuresEachDraftCountInAFewSteps) {
   }
   for (int i = 0; i < 50; ++i) EXPECT_EQ(device.Run(costs), 4) << i;
 
-  // If verification costs little, smaller draft counts cannot be better, so they are not measured.
+  // If verification costs little, draft counts between 0 and the largest cannot be better, so they
+  // are not measured.
   Device cheap = {.us = {{0, 100}, {1, 102}, {2, 104}, {4, 106}, {8, 110}},
                   .acceptance = std::vector<double>(8, 0.9),
                   .num_rows = 16};
@@ -224,8 +225,8 @@ TEST(DraftCostsTest, ToleratesTimesThatBelongToTheNextStep) {
   }
 }
 
-// Runs `num_steps` steps that all have prefill chunks and rows with drafts. Returns the number of
-// steps by draft count.
+// Runs `num_steps` steps that all have prefill chunks, and rows that may have drafts. Returns the
+// number of steps by draft count.
 std::map<int, int> CountBesidePrompts(DraftCosts& costs, Device& device, int num_steps) {
   std::map<int, int> counts;
   for (int i = 0; i < num_steps; ++i) {
@@ -254,19 +255,19 @@ TEST(DraftCostsTest, ChoosesByAcceptanceIfAllStepsHavePrompts) {
     EXPECT_THAT(CountBesidePrompts(costs, device, 4 * kInterval),
                 ElementsAre(Pair(0, 4 * (kInterval - DraftCosts::kProbeSteps)),
                             Pair(4, 4 * DraftCosts::kProbeSteps)));
-    // Probes find that acceptance has risen: 0.9^4 = 0.66. Eight intervals have 32 probes.
+    // Probes find that acceptance has risen: 0.9^4 = 0.66. Twelve intervals have 48 probes.
     device.acceptance = std::vector<double>(4, 0.9);
     CountBesidePrompts(costs, device, 12 * kInterval);
     EXPECT_THAT(CountBesidePrompts(costs, device, 100)[4], Ge(95));
   }
-  // 0.7^3 = 0.34 and 0.7^4 = 0.24: the fourth draft is reached and accepted too rarely.
+  // 0.7^3 = 0.34 and 0.7^4 = 0.24: the fifth draft is reached and accepted too rarely.
   Device device = {.us = {}, .acceptance = {1, 0.7, 0.7, 0.7, 0.7}, .num_rows = 64, .most = 5};
   DraftCosts costs({1, 2, 4, 8});
   CountBesidePrompts(costs, device, 100);
   EXPECT_THAT(CountBesidePrompts(costs, device, 100)[4], Ge(90));
 }
 
-// Steps of decodes alternate with steps with prompts. Their times are measured less often.
+// Steps of decodes alternate with steps with prompts. Fewer of the steps of decodes count.
 TEST(DraftCostsTest, SomeStepsAfterStepsWithPromptsAreMeasured) {
   for (const double acceptance : {0.0, 0.95}) {
     SCOPED_TRACE(acceptance);
@@ -310,7 +311,8 @@ TEST(DraftCostsTest, RowCountsAreMeasuredSeparately) {
   EXPECT_EQ(Best(costs, dear), 8) << "this row count was never measured";
 }
 
-// For example if some sequences take part only in every other step (TokenMasker).
+// Row counts alternate if, for example, some sequences take part only in every other step
+// (TokenMasker).
 TEST(DraftCostsTest, AlternatingRowCountsAreMeasured) {
   DraftCosts costs({1, 2, 4, 8});
   Device cheap = SmallModel(1, {{0, 100}, {1, 101}, {2, 102}, {4, 104}, {8, 108}});
@@ -336,8 +338,8 @@ TEST(DraftCostsTest, AlternatingRowCountsAreMeasured) {
   EXPECT_EQ(Best(costs, dear), 8);
 }
 
-// The requests limit drafts to fewer than the captured draft counts. A step then takes the time of
-// the next larger graph, and generates the tokens of the smaller draft count.
+// The requests limit drafts to fewer than the largest captured draft count. A step takes the time
+// of the smallest graph that is sufficient, and generates the tokens of its own draft count.
 TEST(DraftCostsTest, RespectsTheMaximumNumberOfDraftsPerRow) {
   for (const int most : {1, 2, 3, 5}) {
     SCOPED_TRACE(most);

@@ -96,7 +96,7 @@ TEST(DrafterKeysTest, DrafterWithAKvCacheIsNotProbedAtLowAcceptance) {
     EXPECT_EQ(num_rows, num_counted + left_out.statistics().num_catch_up_rows);
     EXPECT_GT(num_counted, 4);
     EXPECT_LT(num_counted, 20);
-    // One of the last 16 rows is a probe.
+    // One of the last 16 rows is a probe, unless the drafter has a KV cache.
     int num_last = 0;
     LeftOutDrafter longer(keys, /*max_new_tokens=*/80);
     for (int i = 0; i < 60; ++i) {
@@ -158,7 +158,7 @@ TEST(DrafterKeysTest, SwappedSequenceKeepsTheTokensReadByItsDrafter) {
       ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0)) << i;
       scheduler->Commit({7, 7}, events);
     }
-    // The two sequences have 12 tokens each and fill six blocks.
+    // The two sequences have 12 cached tokens each and fill six blocks.
     EXPECT_THAT(scheduler->Schedule().swap_outs, SizeIs(3));
     scheduler->Commit(NewTokens(3, {{7}}).output(), events);
     while (scheduler->num_running() > 0) {
@@ -254,8 +254,8 @@ TEST(DrafterKeysTest, PrefixHitRecordsTheTokensReadByTheDrafter) {
   }
 }
 
-// Chunks of one token are not fed to a drafter. The drafter has then not read the whole prompt, and
-// must catch up in the first sequence and in its fork.
+// Steps with chunks of one token do not feed a drafter. The drafter has then read none of the
+// prompt, and must catch up in the first sequence and in its fork.
 TEST(DrafterKeysTest, ForkLagsLikeItsSibling) {
   for (const int prefill_chunk : {1, 0}) {
     SCOPED_TRACE(prefill_chunk);

@@ -29,7 +29,8 @@ absl::Status CheckLogits(const StepRunner& runner, const Request& request) {
   return absl::Status(status.code(), absl::StrCat("of the prompt: ", status.message()));
 }
 
-// Returns scheduler options for the runner, with the step times that the runner has measured.
+// Returns scheduler options for the runner. Unless the policy has preemption costs, they follow
+// from the step times that the runner has measured, if any.
 absl::StatusOr<SchedulerOptions> SchedulerOptionsFor(const StepRunner& runner,
                                                      SchedulerPolicy policy) {
   const int max_levels = runner.shape().drafts.max_levels();

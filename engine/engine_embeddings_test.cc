@@ -99,7 +99,7 @@ TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreKeptApart) {
   const at::Tensor own = model.Embeddings(prompt);
   std::vector<at::Tensor> images;
   for (int i = 0; i < 3; ++i) images.push_back(model.Embeddings(SomeText(9, 40 + i)));
-  // The second case has chunks, and too few blocks for all sequences, which causes preemptions.
+  // The second case has too few blocks for all sequences, which causes preemptions.
   for (const int num_blocks : {60, 16}) {
     SCOPED_TRACE(testing::Message() << num_blocks << " blocks");
     ModelEngineOptions options = Small(/*prefill_chunk=*/6);
@@ -110,8 +110,8 @@ TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreKeptApart) {
     for (int round = 0; round < 3; ++round) {
       for (int i = 0; i < 3; ++i) {
         const Request request = {.prompt = prompt,
-                                 // Identified by bytes in the first round, and by name in the
-                                 // second.
+                                 // Identified by name in the second round, and by bytes
+                                 // otherwise.
                                  .embeddings = {Embeddings(
                                      6, images[i], round == 1 ? "image " + std::to_string(i) : "")},
                                  .max_new_tokens = 12};

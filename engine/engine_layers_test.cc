@@ -51,7 +51,7 @@ class EngineLayersTest : public testing::Test {
   EngineLayersTest() { at::set_num_threads(1); }
 
   // Runs the requests through an engine. Every token must have the largest logit of the dense
-  // forward pass.
+  // forward pass, up to rounding.
   void ExpectDense(const LayeredModelOptions& model_options, const ModelEngineOptions& options,
                    const std::vector<Request>& requests) {
     LayeredModelOptions sized = model_options;

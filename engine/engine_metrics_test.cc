@@ -78,7 +78,7 @@ TEST(PrometheusTextTest, ContainsEveryMetric) {
                               "reprise_steps_without_drafts_total{reason=\"time\"} 9\n"));
   EXPECT_THAT(text, HasSubstr("\nreprise_tokens_per_draft_row 2.000000\n"));
   EXPECT_THAT(text, Not(HasSubstr("reason=\"\"")));
-  // Buckets count all that is no longer.
+  // A bucket counts all durations up to its bound.
   EXPECT_THAT(text, HasSubstr("reprise_time_to_first_token_seconds_bucket{le=\"0.02\"} 0\n"
                               "reprise_time_to_first_token_seconds_bucket{le=\"0.05\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("reprise_time_to_first_token_seconds_bucket{le=\"300\"} 1\n"

@@ -75,7 +75,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
     return texts;
   }
 
-  // Returns the probabilities of the next token, in float64.
+  // Returns the probabilities of the tokens that may follow, in float64.
   std::map<int32_t, double> Kept(const std::vector<int32_t>& text) const {
     const at::Tensor logits = model_.DenseLogits(text, {});
     const auto [values, ids] = logits[logits.size(0) - 1].topk(kTopK);
@@ -87,7 +87,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
     return result;
   }
 
-  // Adds the probabilities of all continuations of `text` up to `length` tokens.
+  // Adds the probabilities of all continuations of `text` to `length` generated tokens.
   void AddProbabilities(const std::vector<int32_t>& text, size_t length, double probability,
                         std::map<std::vector<int32_t>, double>& all) const {
     if (text.size() == Prompt().size() + length) {
@@ -166,7 +166,7 @@ TEST_P(EngineSpeculationTest, RejectionSamplingOfASeedDoesNotDependOnTheBatch) {
   EXPECT_EQ((*other)->metrics().num_prefix_tokens_hit, 0);
 }
 
-// Sequences arrive while other sequences decode with drafts. No step runs eagerly.
+// Sequences are admitted while other sequences decode with drafts. No step runs eagerly.
 TEST_P(EngineSpeculationTest, StepsWithDraftsAndPromptsAreReplayed) {
   ModelEngineOptions options = Options(GetParam(), 8, &draft_);
   options.runner.speculation.acceptance = DraftAcceptance::kSameText;
@@ -222,7 +222,7 @@ class TakesTime : public LayeredModel {
 };
 
 // Without a policy, the engine measures. It uses a fast draft model whose drafts are all right, and
-// does not use a slow one. Runs eagerly and with graphs.
+// uses a slow draft model only to measure it. Runs eagerly and with graphs.
 TEST(MeasuredDraftsTest, StepsHaveDraftsIfDraftsPay) {
   at::set_num_threads(1);
   for (const auto mode : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kEager}) {

@@ -1,4 +1,5 @@
-// Preemption by swaps, over models: the logits of every token are bitwise identical.
+// Preemption by swaps, over models. With batch invariance, the logits of every token are bitwise
+// identical to those of a run without preemption.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>

@@ -189,7 +189,8 @@ TEST(EngineTest, CascadeReadsASystemPromptOnceAndKeepsTexts) {
                                              {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6})}}});
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::map<int64_t, std::vector<int32_t>> texts;
-      // The first prompt runs alone. All later prompts hit the keys that it computed.
+      // The first prompt runs alone. The later prompts with the system prompt hit the keys that it
+      // computed.
       for (size_t i = 0; i < prompts.size(); ++i) {
         const auto id =
             (*engine)->Add({.prompt = prompts[i], .max_new_tokens = 5 + static_cast<int>(i)});

@@ -1,6 +1,6 @@
-// Two runners that receive the same batches as bytes keep the same slots and sample the same
-// tokens. The ranks of a sharded model rely on this. Only the first runner has a scheduler; sampled
-// tokens are not sent.
+// A runner that receives batches as bytes keeps the same slots and samples the same tokens as the
+// runner that launches the batches themselves. The ranks of a sharded model rely on this. Only the
+// first runner has a scheduler; sampled tokens are not sent.
 
 #include <cstdint>
 #include <memory>

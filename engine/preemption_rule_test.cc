@@ -49,7 +49,7 @@ TEST(PreemptionRuleTest, HiddenTokensAreNeverSwapped) {
   EXPECT_FALSE(SwapInPays(kCosts, {}));
 }
 
-// Blocks of 16 tokens of llama-3.1-8b take 2 MB.
+// Blocks of 16 tokens of llama-3.1-8b take 2 MiB.
 TEST(PreemptionRuleTest, H200CostsSwapLongSequencesAndRecomputeShortSequences) {
   const auto pays = [](int64_t num_tokens) {
     return SwapOutPays(

@@ -115,7 +115,7 @@ TEST(PromptContentTest, PositionsHaveKeysUnlessTheyAreConsecutive) {
   EXPECT_EQ(KeysOf(ends, kThreeDims), keys);
 }
 
-// Prompts that are equal up to some token have equal keys up to this token, and not beyond.
+// NumEqualTokens() is at most the number of leading tokens with equal content.
 TEST(PromptContentTest, EqualKeysMeanEqualContent) {
   std::mt19937 random(5);
   const auto below = [&](int n) { return static_cast<int>(random() % n); };

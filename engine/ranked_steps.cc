@@ -21,7 +21,8 @@ constexpr int64_t kStep = 1;
 constexpr int64_t kEnd = 2;
 constexpr int64_t kIdle = 3;
 
-// The header of each message of rank 0; the bytes of the batch follow.
+// The header of each message of rank 0. The bytes of the batch follow, in a second broadcast if
+// they do not fit into the message.
 struct StepHeader {
   int64_t kind = 0;
   int64_t num_bytes = 0;  // size of the batch

@@ -33,7 +33,7 @@ SchedulerOptions Options() {
                     .block_size = 8}};
 }
 
-// Returns requests with prompts of several lengths. One prompt is longer than a message.
+// Returns requests with prompts of several lengths. Every batch fits into one message.
 std::vector<Request> Requests() {
   std::vector<Request> requests;
   for (int i = 0; i < 9; ++i) {
@@ -219,7 +219,7 @@ TEST(RankedStepsTest, DeadRunnerOfRankZeroFailsAllRanks) {
   }
 }
 
-// The runner dies after the last step.
+// The runner of rank 0 dies without a step in flight.
 TEST(RankedStepsTest, DeadRunnerOfRankZeroWithoutWorkFailsAllRanks) {
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
@@ -250,7 +250,7 @@ class LosingRank final : public ForwardingCollectives {
   int num_left_;
 };
 
-// Fails each wait in turn: for a launch, or for the output of a step.
+// Fails one wait per run: for a launch, or for the output of a step.
 TEST(RankedStepsTest, RankLostDuringADeviceWaitFailsAllRanks) {
   for (const int losing : {0, 1}) {
     for (const int wait : {0, 5, 6, 7, 8}) {

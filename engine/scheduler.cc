@@ -140,7 +140,8 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
 const ScheduledBatch& Scheduler::Schedule() {
   CHECK(can_schedule()) << "max_steps_in_flight = " << options_.shape.max_steps_in_flight;
   batch_->Begin();
-  // Preemption takes the last running sequence, which has no row yet: the loops go in their order.
+  // Preemption takes the last running sequences. They have no rows yet: the first loop visits
+  // sequences in order, and the second loop preempts only if the batch has no rows.
   for (int i = 0; i < table_->num_running(); ++i) ScheduleDecode(*table_->running()[i]);
   for (int i = 0; i < table_->num_running(); ++i) SchedulePrefill(*table_->running()[i]);
   if (!batch_->lacks_blocks()) AdmitWaiting();
@@ -176,11 +177,12 @@ void Scheduler::SchedulePrefill(SequenceState& sequence) {
   const int num_tokens = sequence.num_scheduled + chunk;
   const int num_lacking = num_tokens - blocks_.num_tokens(*sequence.slot);
   if (num_lacking > 0 && !blocks_.Append(*sequence.slot, num_lacking).ok()) {
-    // The tokens that have room already. A sequence that was just admitted has room for a token.
+    // Takes the tokens that have room already. A sequence that was just admitted has room for at
+    // least one token.
     chunk -= num_lacking;
     if (chunk <= 0) {
-      // While other sequences run, their steps will free blocks; and a sequence with a row in this
-      // batch cannot be preempted.
+      // Waits, because steps may end sequences and thereby free blocks. Besides, a sequence with a
+      // row in this batch cannot be preempted.
       if (batch_->has_rows() || num_in_flight() > 0) {
         batch_->NoteLackOfBlocks();
         return;

@@ -22,11 +22,11 @@ namespace reprise {
 
 namespace {
 
-// Gives the next generated token to the sequence's matcher and masker. Returns whether one of them
-// ends the sequence. Errors: one of them threw.
+// Gives the next generated token to the sequence's matcher and masker, unless the token is forced.
+// Returns whether one of them ends the sequence. Errors: one of them threw.
 absl::StatusOr<bool> AskCallbacks(SequenceState& sequence, int32_t token) {
   if (sequence.forced()) return false;
-  // Both get every token.
+  // The masker gets the token even if the matcher ends the sequence.
   bool is_match = false;
   if (sequence.stop_matcher != nullptr) {
     REPRISE_RETURN_IF_ERROR(
@@ -108,7 +108,7 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepResult& result,
   const absl::Span<const int32_t> tokens = result.NewTokens(row_idx);
   drafts_->Accept(row, tokens, static_cast<int>(result.tokens.size()));
   row.first_token = sequence.num_known - 1;
-  // Commits the keys of a token only if the sequence has a token after it.
+  // Each new token commits the keys of the token before it.
   for (const int32_t token : tokens) {
     CommitTokens(sequence, 1);
     if (!TakeToken(row, row_idx, token, result, events)) return;
@@ -161,8 +161,7 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
 }
 
 void Scheduler::EndBroken(SequenceState& sequence, std::vector<TokenEvent>& events) {
-  // The keys may be broken, too: the keys of this row are not committed, and earlier keys of the
-  // sequence are no longer found as a prefix.
+  // The keys may be broken, too, so no keys of the sequence are found as a prefix any longer.
   const absl::Status forgotten = blocks_.ForgetContent(*sequence.slot);
   CHECK(forgotten.ok()) << forgotten;
   End(sequence, FinishReason::kError,
@@ -173,7 +172,7 @@ void Scheduler::EndBroken(SequenceState& sequence, std::vector<TokenEvent>& even
 }
 
 void Scheduler::CommitTokens(const SequenceState& sequence, int num_tokens) {
-  // The tokens are known: the batches before a step have sampled its input tokens.
+  // The tokens are known: earlier batches sampled them, and are committed.
   const int num_committed = blocks_.num_committed(*sequence.slot);
   DCHECK_LE(static_cast<size_t>(num_committed + num_tokens), sequence.tokens.size());
   const absl::Status committed = blocks_.Commit(

@@ -23,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Returns an image of up to 9 tokens. Images with the same number are equal.
+// Returns the 9 rows of an image. A range may use fewer of them.
 const std::vector<float>& Image(int number) {
   static const auto* const images = [] {
     auto* made = new std::vector<std::vector<float>>(4);
@@ -72,7 +72,7 @@ std::vector<int32_t> TextAlone(const Request& request, int num_dims) {
   return tokens;
 }
 
-// Runs a scheduler until it has no work. Collects the texts by request and sample.
+// Runs a scheduler over a PuppetDevice. Collects the texts by request and sample.
 class SchedulerRun {
  public:
   explicit SchedulerRun(const SchedulerOptions& options) : device_(options) {
@@ -136,9 +136,9 @@ Request Placeholders(std::vector<RequestEmbeddings> embeddings) {
 TEST(SchedulerEmbeddingsTest, PromptsShareKeysOnlyIfTheirImagesAreEqual) {
   struct Case {
     Request second;
-    int num_found;  // tokens in 4 full blocks
+    int num_found;  // tokens; the prompt has 4 full blocks
   };
-  // The first prompt has image 0 at tokens 5 to 13, after a block of text.
+  // The first prompt has image 0 at tokens 5 to 13, after 5 tokens of text.
   const std::vector<Case> cases = {{Placeholders({Range(5, 0)}), 16},
                                    {Placeholders({Range(5, 1)}), 4},
                                    {Placeholders({}), 4},
@@ -175,7 +175,7 @@ TEST(SchedulerEmbeddingsTest, PrefixHitMayEndWithinAnImage) {
   const int64_t id = run.Add(other);
   const int64_t shorter = [&] {
     Request cut = first;
-    cut.prompt.resize(14);  // at most 13 tokens can be hit: 3 blocks, up to token 12 of the image
+    cut.prompt.resize(14);  // at most 13 tokens can be hit: 3 blocks, which end within the image
     return run.Add(cut);
   }();
   run.Finish();
@@ -200,8 +200,9 @@ TEST(SchedulerEmbeddingsTest, PromptsWaitOnlyForEqualContent) {
   EXPECT_EQ(num_first_rows(Placeholders({Range(0, 0), Range(12, 1, 2)})), 1u);
 }
 
-// Returns a random prompt with text, a few different images and M-RoPE positions, so that shared
-// prefixes end anywhere. Used with chunks, forks, preemption and several steps in flight.
+// Returns a random request with text, a few different images and, for several dimensions, often
+// M-RoPE positions. Shared prefixes end anywhere. Used with chunks, forks, preemption and several
+// steps in flight.
 Request RandomRequest(std::mt19937& random, int num_dims) {
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
   Request request = {.max_new_tokens = 1 + below(8), .num_sequences = below(5) == 0 ? 3 : 1};

@@ -1,4 +1,5 @@
-// The end of a sequence without a token, and the check of the scheduler's invariants.
+// The end of sequences by a cancellation, a deadline or a failure, and the check of the scheduler's
+// invariants.
 
 #include <algorithm>
 #include <utility>

@@ -204,7 +204,7 @@ TEST_F(SchedulerLogitsTest, OnlySamplingRowsHaveMasks) {
   EXPECT_EQ(second.rows[0].allowed_tokens, absl::MakeConstSpan(mask));
   const SlotId first_slot = second.rows[0].slot;
   Await();
-  // All tokens are known, except the token in flight.
+  // The first sequence has no row until its token in flight is known.
   const ScheduledBatch& third = Launch();
   ASSERT_THAT(third.rows, SizeIs(1));  // a row of the forked sequence
   EXPECT_NE(third.rows[0].slot, first_slot);
@@ -363,7 +363,8 @@ TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksIfEarlierLogitsExist) {
     int num_log_probs;
     int num_steps;
   };
-  // The prompt and 20 - 1 tokens are fed in chunks, or one token per step.
+  // The prompt and 20 - 1 tokens are fed in chunks. Without earlier logits, the tokens after the
+  // prompt are fed one per step.
   for (const Case& c :
        {Case{16, -1, 3}, Case{16, 2, 3}, Case{4, 0, 5}, Case{0, -1, 20}, Case{0, 2, 20}}) {
     SCOPED_TRACE(testing::Message() << c.max_earlier_logits << ", " << c.num_log_probs);

@@ -151,7 +151,8 @@ TEST(SchedulerPreemptTest, RuleComparesRecomputedTokensWithSwappedBytes) {
 }
 
 TEST(SchedulerPreemptTest, SharedBlocksCountAsHits) {
-  // Blocks hold two tokens. Both prompts begin with the same 4 tokens, in shared blocks.
+  // Blocks hold two tokens. If is_shared, both prompts begin with the same 4 tokens, in shared
+  // blocks.
   SchedulerOptions options = Options(PreemptionMode::kAuto);
   options.shape.block_size = 2;
   options.policy.prefix_reuse = PrefixReuse::kOn;
@@ -283,7 +284,7 @@ TEST(SchedulerPreemptTest, SwapsOfARefusedBatchMoveToTheNextBatch) {
 }
 
 // Runs requests that do not fit into the cache together. Each must get the text that it gets
-// without other requests. Returns the number of swaps.
+// without other requests. Returns the number of swap-ins.
 int64_t ExpectTextsOfSwaps(const SchedulerOptions& options, const std::vector<Request>& requests) {
   auto scheduler = Make(options);
   PuppetDevice device(options);

@@ -201,7 +201,8 @@ class Traffic {
     live.request = std::move(request);
   }
 
-  // Gives `throwing` a callback that throws, and `request` the same callback without the exception.
+  // Gives `throwing` a callback that throws. Gives `request` the same masker without the exception;
+  // a matcher has no other effect.
   void AddThrow(Request& request, Request& throwing) {
     const Fuse fuse = {.num_calls_before = static_cast<int>(throw_rng_() % 6)};
     const unsigned kind = throw_rng_() % 3;

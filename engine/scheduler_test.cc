@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Runs the scheduler to the end. Commits only if no further batch may be scheduled.
+// Runs the scheduler to the end. Commits only if no further batch can be launched.
 std::map<int64_t, PuppetText> RunAll(Scheduler& scheduler, const SchedulerOptions& options) {
   PuppetDevice device(options);
   std::map<int64_t, PuppetText> outcomes;
@@ -274,7 +274,7 @@ TEST(SchedulerTest, TokensInFlightAreNeverPrefixHits) {
 }
 
 TEST(SchedulerTest, PreemptedSequenceHitsItsCachedTokens) {
-  // As above, with more blocks: not all freed blocks of the second sequence are reused immediately.
+  // Not all freed blocks of the second sequence are reused immediately.
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 16,
@@ -326,7 +326,7 @@ TEST(SchedulerTest, CommitFreesBlocksThatLeftAWindow) {
   EXPECT_LE(max_used, 4);  // the 3 tokens before a chunk of 4, and the chunk
 }
 
-// A window of 7 tokens touches 2 of the 3 blocks of 16. The default chunk is 512 tokens.
+// A window of 7 tokens touches at most 2 of the 3 blocks of 16. The default chunk is 512 tokens.
 TEST(SchedulerTest, LimitsChunksOfAWindowModelToThePool) {
   for (const int max_steps_in_flight : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << max_steps_in_flight << " steps in flight");

@@ -28,7 +28,7 @@ namespace {
 using ::testing::IsEmpty;
 
 constexpr uint64_t kMaskSeed = 3;
-constexpr int kNumMasked = 30;  // more than a request generates
+constexpr int kNumMasked = 30;  // more tokens than a request generates
 
 SchedulerOptions Options() {
   return {.shape = {.max_num_seqs = 3,
@@ -126,7 +126,7 @@ class ThrowingCallbackTest : public UserCodeTest, public testing::WithParamInter
     return options;
   }
 
-  // The prompt takes two steps.
+  // The prompt takes at least two steps.
   static Request Plain() {
     Request request = {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, .max_new_tokens = 12};
     if (GetParam().callback != Callback::kEnds) {

@@ -63,7 +63,7 @@ class AdmissionTest : public ::testing::Test {
     return admitted;
   }
 
-  // The rest of a sequence's prompt has been computed.
+  // Commits the rest of a sequence's prompt.
   void Commit(const SequenceState& sequence) {
     const SlotId slot = *sequence.slot;
     ASSERT_TRUE(blocks_

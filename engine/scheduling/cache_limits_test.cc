@@ -34,7 +34,7 @@ TEST(CacheLimitsTest, PositionsOfSeveralDimensionsLimitASequence) {
   shape.num_position_dims = 3;
   const CacheLimits limits(shape, blocks);
   EXPECT_EQ(limits.MaxTokens(request.sequences[0]), 26);
-  request.content.position_delta = -20;  // images have fewer positions than tokens
+  request.content.position_delta = -20;  // an image may have fewer positions than tokens
   EXPECT_EQ(limits.MaxTokens(request.sequences[0]), 40);
 }
 

@@ -95,7 +95,7 @@ void DraftPlanner::AddDrafts(BatchInProgress& batch) {
     }
   }
   if (!has_drafter_keys()) return;
-  // The same condition as SpeculationPart::RunsDraftModel().
+  // This condition implies SpeculationPart::RunsDraftModel().
   const bool has_given =
       absl::c_any_of(batch.rows(), [](const auto& row) { return !row.tokens.empty(); });
   const bool has_long =
@@ -117,7 +117,7 @@ int DraftPlanner::StepLevels(const BatchInProgress& batch) {
     return 0;
   }
   if (!policy_.measures_steps) return step.most;
-  // Steps with prompts are not measured.
+  // Steps with prefill chunks of several tokens are not measured.
   const int num_levels =
       batch.num_prompt_tokens() > 0 ? costs_.ChooseBesidePrompts(step) : costs_.Choose(step);
   if (num_levels == 0) ++statistics_.num_unpaid_steps;
@@ -133,7 +133,7 @@ int DraftPlanner::MaxLevels(const OpenRow& open, const ScheduledRow& row) const 
 }
 
 int DraftPlanner::NumByAcceptance(SequenceState& sequence, int most) const {
-  // With measured steps, one number of drafts is chosen for the whole step.
+  // With measured steps, all rows use the draft count that was chosen for the step.
   return policy_.measures_steps ? most : sequence.draft_length.Next(most);
 }
 
@@ -210,7 +210,8 @@ void DraftPlanner::Accept(const OpenRow& row, absl::Span<const int32_t> new_toke
     costs_.ObserveRow(
         {.num_drafts = row.num_levels, .num_accepted = num_accepted, .num_rows = num_rows});
     statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
-    // The drafter has read the newest token, and the accepted drafts except the last level.
+    // The drafter has read the newest token. If it keeps the keys of drafts, it has also read the
+    // accepted drafts except the last level.
     const bool keeps_drafts = capability_.keys == DrafterKeys::kOfDrafts;
     if (!row.has_given_drafts) {
       sequence.num_drafted =
@@ -220,7 +221,7 @@ void DraftPlanner::Accept(const OpenRow& row, absl::Span<const int32_t> new_toke
     ++statistics_.num_catch_up_rows;
     sequence.num_drafted += 1 + row.num_drafts;
   }
-  // Tokens that are committed already; NoteCommitted() records the later ones.
+  // Covers only committed tokens: the commits of later tokens call NoteCommitted(), too.
   NoteCommitted(sequence,
                 {.first = num_drafted_before,
                  .end = std::min(sequence.num_drafted, blocks_->num_committed(*sequence.slot))});

@@ -44,7 +44,7 @@ class DraftPlannerTest : public ::testing::Test {
     return sequence;
   }
 
-  // A running sequence of a prompt of `num_prompt` tokens, with a decode in the batch.
+  // Runs a sequence, and adds its decode to the batch.
   SequenceState& RunDecode(Request request = {.prompt = {1, 2, 3, 4, 5}}) {
     SequenceState& sequence = Run(std::move(request));
     AddDecode(sequence);

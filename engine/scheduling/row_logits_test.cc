@@ -203,7 +203,7 @@ TEST_F(RowLogitsTest, TheLastTokenOfARowHasNoEarlierLogits) {
   EXPECT_EQ(EarlierOf({.first_token = 5, .num_tokens = 3}, 5), -1);
 }
 
-// A step of one row of the tokens 0 to 2 of a prompt, with two candidates each.
+// A step of one row of the tokens 0 to 2 of a prompt, with up to two candidates each.
 struct ScoredStep {
   std::vector<float> last = {-3}, earlier = {-1, -2};
   std::vector<int32_t> last_ranks = {3}, earlier_ranks = {1, 2};

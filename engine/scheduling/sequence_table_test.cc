@@ -153,7 +153,8 @@ TEST(SequenceTableDeathTest, CheckInvariantsFindsEachBrokenInvariant) {
   EXPECT_DEATH((table.StopWaiting(waiting), table.CheckInvariants()), "2");
 }
 
-// The model is a list with the state of each sequence. The test sorts it for each comparison.
+// The model is a list of waiting and a list of running sequences. The test sorts them for each
+// comparison.
 TEST(SequenceTableTest, MatchesAModelUnderRandomMoves) {
   std::mt19937 random(5);
   const auto draw = [&](int n) { return static_cast<int>(random() % n); };

@@ -148,7 +148,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// The generated texts of all requests, by sequence id.
+// Runs the scheduler to the end. Returns the generated texts of all requests, by sequence id.
 std::map<int64_t, PuppetText> TextsOf(Scheduler& scheduler, PuppetDevice& device, int& num_steps) {
   std::map<int64_t, PuppetText> texts;
   std::vector<TokenEvent> events;

@@ -338,7 +338,7 @@ ModelEngineOptions OfTwoSequences(int max_seq_len, int num_blocks) {
                      .cache = {.block_size = 4, .size = NumBlocks{num_blocks}}}};
 }
 
-// Only the sequence that still runs after the other has ended gets drafts.
+// Only steps with one row have drafts.
 void SpeculateAlone(int num_drafts, Model& draft, ModelEngineOptions& options) {
   options.runner.speculation = {.max_drafts = num_drafts, .proposer = ModelProposer{draft}};
   options.scheduler.speculation =
@@ -347,8 +347,7 @@ void SpeculateAlone(int num_drafts, Model& draft, ModelEngineOptions& options) {
 
 // The draft model is the model itself: all its drafts are accepted if it has the keys of all
 // tokens. While two sequences run, there are no drafts. The remaining sequence then has far more
-// tokens to catch up on than its windows hold. Afterwards, prompts hit the cache, and sequences are
-// preempted.
+// tokens to catch up on than its windows hold. Afterwards, a prompt hits the cache.
 TEST_P(AttendingHeadsSuite, DraftModelCatchesUpAfterStepsWithoutDrafts) {
   const LayerSpec full = SmallLayer();
   LayerSpec window = full;
@@ -383,7 +382,7 @@ TEST_P(AttendingHeadsSuite, DraftModelCatchesUpAfterStepsWithoutDrafts) {
       const auto texts = RunAll(**engine);
       EXPECT_EQ(texts, want);
       const SpeculationStatistics first = (*engine)->metrics().speculation;
-      // 48 tokens, less the tokens that the catch-up rows generate.
+      // 48 tokens. A catch-up row reads 1 + num_drafts tokens, and generates one.
       const int num_behind = num_drafts == 1 ? 48 : 12;
       EXPECT_GE(first.num_catch_up_rows, num_behind * 4 / 5);
       EXPECT_LE(first.num_catch_up_rows, num_behind + 4);
@@ -564,7 +563,8 @@ TEST_P(AttendingHeadsSuite, RejectionSamplingKeepsGreedyTexts) {
   const Generation run(&model, options, requests);
   EXPECT_EQ(run.texts(), want.texts());
   EXPECT_GT(run.accepted(), 0.97);
-  // Sampled rows: heads that have the model's probabilities are always accepted.
+  // Sampled rows: drafts of heads that have the model's probabilities are accepted, except for
+  // rounding.
   ModelAsHeads others(model_options);
   options.runner.speculation.proposer = HeadsProposer{others};
   const Generation sampled(&model, options, SomeRequests(8));

@@ -177,7 +177,7 @@ LayeredModelOptions EngineTraffic::RandomModel(c10::Device device) {
 
 void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
   std::mt19937 rng(
-      options_.seed);  // a separate generator: the rest of the traffic is the same without drafts
+      options_.seed);  // a separate generator: draws for drafts do not shift the other draws
   if (options_.seed % 3 == 0) return;
   SpeculationOptions& speculation = runner.speculation;
   speculation.max_drafts = 1 + static_cast<int>(rng() % 6);
@@ -190,7 +190,8 @@ void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
     speculation.proposer = HeadsProposer{*draft_heads_};
   }
   if (options_.seed % 3 == 1 || has_encoder_) return;
-  // The model itself, whose drafts are right, or a model that shares only its first layer.
+  // The model itself, whose drafts are right, or a model that shares only its embeddings and its
+  // first layer.
   LayeredModelOptions draft = model_options_;
   if (rng() % 2 == 0) draft.layers.resize(1);
   draft_model_ = std::make_unique<LayeredModel>(draft);
@@ -215,7 +216,7 @@ ModelEngineOptions EngineTraffic::RandomEngine() {
   runner.max_seq_len = max_seq_len_;
   runner.cache.block_size = Uniform(1, 6);
   AddDrafts(runner);
-  // The cache holds little more than one sequence, which causes preemptions with many seeds.
+  // The cache holds few sequences of the maximum length, which causes preemptions with many seeds.
   const int num_groups =
       static_cast<int>(model_->spec().layers.size() +
                        (draft_model_ == nullptr ? 0 : draft_model_->spec().layers.size()) +

@@ -31,7 +31,7 @@ TEST_P(EngineTrafficSuite, TextsDoNotDependOnOtherSequences) {
   int64_t num_swaps = 0;
   int64_t num_replays = 0;
   int64_t num_accepted = 0;
-  // Counts over runs with accepted drafts.
+  // num_drafting_*: counts over runs with accepted drafts.
   int64_t num_drafting_preemptions = 0;
   int64_t num_drafting_swaps = 0;
   int64_t num_drafting_hits = 0;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t kRubbish = -777;
 
-// FNV-1a.
+// Like FNV-1a, over 64-bit words.
 struct Hash {
   uint64_t value = 1469598103934665603u;
   void Mix(uint64_t x) { value = (value ^ x) * 1099511628211u; }
