@@ -170,7 +170,7 @@ TEST(SumBufferTest, RetriesAFailedBufferAllocation) {
   EXPECT_EQ(collectives.buffers().size(), 1u);
 }
 
-// Vocabulary sizes with shares of equal and of two different sizes.
+// Vocabulary sizes with shares of equal and of different sizes.
 TEST(OverRanksTest, ShardedEmbeddingAndHeadMatchTheWholeVocabulary) {
   for (const int64_t vocab_size : {5, 8, 37, 128, 200, 257}) {
     const at::Tensor table = at::randn({vocab_size, kHidden});

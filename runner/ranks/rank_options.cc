@@ -45,7 +45,8 @@ class OptionLines {
 };
 
 // Returns which keys each layer reads: all (f), a window (w) or a chunk (c) with its number of
-// tokens, the encoder's keys (e), or the keys of an encoder layer (x).
+// tokens, the encoder's keys (e), or the keys of an encoder layer (x). A layer that shares the keys
+// of layer i has the suffix =i.
 std::string LayersText(const std::vector<LayerSpec>& layers) {
   return absl::StrJoin(layers, ",", [](std::string* out, const LayerSpec& layer) {
     if (layer.kind == AttentionKind::kEncoderDecoder) {

@@ -69,7 +69,7 @@ State OfWhole(const at::Tensor& logits, const std::vector<SamplingParams>& param
   return state;
 }
 
-// Rows of each kind of sampling, for all vocabularies and numbers of ranks.
+// Rows of several kinds of sampling, for several vocabulary sizes and numbers of ranks.
 TEST(ShardSamplerTest, ChoosesTheTokensOfTheWholeLogitsOnAllRanks) {
   const Rows rows({{},
                    {.temperature = 1, .seed = 1},
@@ -146,7 +146,7 @@ TEST(ShardSamplerTest, GreedyStepsGatherOneChoicePerRow) {
   EXPECT_THAT(RunThreadRanks(2, run), Each(absl::OkStatus()));
 }
 
-// Rank 0 of 2; its collectives must not be called.
+// Rank 0 of 2; its collectives fail.
 class NoCollectives final : public Collectives {
  public:
   NoCollectives() : Collectives({.rank = 0, .world = 2}) {}
@@ -186,7 +186,7 @@ TEST(ShardSamplerTest, ServesDependsOnlyOnRowsThatSample) {
   EXPECT_TRUE(serves({3}));
   EXPECT_EQ((*sampler)->num_top(), 0);
   EXPECT_TRUE(serves({}));
-  // A row of a prefill chunk does not sample.
+  // A prefill chunk that is not the last does not sample.
   const ScheduledRow chunk = {.slot = SlotId(0), .output = RowOutput::kNone};
   (*sampler)->Plan({.rows = absl::MakeConstSpan(&chunk, 1)});
   EXPECT_TRUE((*sampler)->serves());
@@ -218,7 +218,7 @@ TEST(ShardedLogitsTest, ForwardPassWritesItsShard) {
   const at::Tensor own = logits.PartsIn(memory, 3)[0];
   EXPECT_TRUE(own.narrow(1, 0, size).allclose(x.matmul(weight.t()), 1e-5, 1e-5));
   EXPECT_TRUE(logits.PartsIn(memory, 3)[1].eq(7).all().item<bool>());
-  // Without that memory, the head must call the collectives.
+  // Without this memory, the head calls the collectives.
   EXPECT_THAT(std::string(vocabulary.Logits(*head, **context, x, {.whole = whole}).message()),
               HasSubstr("no collectives"));
 }

@@ -4,8 +4,8 @@
 // One CTA per row normalises the row. It uses the threads of RmsNormKernel in the same order, so
 // the result is bitwise identical to the two separate kernels. Up to kMaxPushers more CTAs per row
 // push this rank's summands to the other ranks, because one SM sends only a few bytes per cycle. If
-// there are not enough SMs for these, the row's CTA pushes first. While the lines of the other
-// ranks are in flight, the CTA loads the residual and the weight.
+// there are too few SMs for one pusher per row, the row's CTA pushes first. While the lines of the
+// other ranks are in flight, the CTA loads the residual and the weight.
 //
 // CTAs wait for lines that CTAs of other ranks push, so all CTAs of a grid must be resident at
 // once: the grid has at most one CTA per SM.

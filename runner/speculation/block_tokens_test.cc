@@ -65,7 +65,8 @@ TEST(BlockTokensTest, PrefersAGroupOfFullAttention) {
 TEST(BlockTokensTest, AJoinedSlotHasTheTokensOfItsBlocks) {
   const BlockTokens tokens = Tokens({kWindow, kFull});
   const TwoSlots slots;
-  // Writes block 4, then half of block 2, and tokens outside the table: they must not be kept.
+  // Writes block 4, half of block 2, and two tokens at places outside the storage, which must not
+  // be kept.
   Keep(tokens, {{16, 10}, {17, 11}, {-1, 99}, {18, 12}, {19, 13}, {8, 14}, {24, 98}, {9, 15}});
   EXPECT_EQ(tokens.places().group, 1);
   int32_t* const table = slots.state().table_row(/*group=*/1, /*slot=*/1);

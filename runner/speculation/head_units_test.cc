@@ -1,5 +1,5 @@
-// The kernels for draft heads: PlaceDrafts writes drafts into the step's tokens, KeepStates stores
-// hidden states per slot.
+// The operations for draft heads, on the host: PlaceDrafts writes drafts into the step's tokens,
+// KeepStates stores hidden states per slot.
 
 #include <cstddef>
 #include <cstdint>

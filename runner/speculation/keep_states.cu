@@ -1,5 +1,5 @@
 // Stores states with a grid of CTAs: one CTA per row and kept state. Threads copy 16 bytes each if
-// the source and the destination are aligned, otherwise 2 bytes
+// the addresses and the size are multiples of 16, otherwise 2 bytes
 // (runner/speculation/keep_states_args.h).
 //
 // Bound: latency of a launch and of three dependent loads, about 3 us. Beyond some hundred states,

@@ -1,6 +1,6 @@
 // Searches n-grams with one CTA per row, in one pass over the row's history
 // (runner/speculation/ngram_drafts_args.h). Each thread compares tokens of the history with the
-// last token, and compares earlier tokens only if it is equal.
+// last token. It compares earlier tokens only where a token is equal.
 //
 // Bound: bytes of history, 4 per token, read by one SM: about 5 us for 32k tokens, and 3 us (a
 // launch) for short histories. CTAs of rows without drafts return immediately.

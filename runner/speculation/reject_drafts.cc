@@ -23,7 +23,7 @@ struct DraftTokens {
   }
 };
 
-// Samples from max(0, p - q). Returns kNoChoice if all weights are 0.
+// Samples from max(0, p - q). Returns kNoChoice if all weights are 0 or too small (ResidualOf()).
 uint64_t DrawResidual(const float* logits, const KeptTokens& kept, const DraftTokens& draft,
                       int vocab_size, uint64_t seed, int64_t sample_index) {
   uint64_t best = kNoChoice;

@@ -1,12 +1,12 @@
 // Rejection sampling of drafts: one team of CTAs per position (runner/sampling/sampling_team.cuh),
 // over the model's logits and the logits that the draft was sampled from.
-//  1. For both rows of logits, computes the largest logit, the thresholds, and the mass of the kept
-//     tokens.
-//  2. If the draft is accepted, the team returns. Otherwise it applies Gumbel-max to the logarithms
-//     of max(0, p - q). Philox runs only for tokens that can still win.
-// Teams whose row has no draft return immediately.
+//  1. For each of the two rows of logits, or only for the model's row if the draft was not sampled,
+//     computes the largest logit, the threshold, and the mass of the kept tokens.
+//  2. If the draft is accepted, the team stores it and returns. Otherwise it applies Gumbel-max to
+//     the logarithms of max(0, p - q). Philox runs only for tokens that can still win.
+// Teams of positions that need no decision (DraftPlaceOf()) return immediately.
 //
-// Bound: the passes of Sample(), over two rows of logits per position.
+// Bound: the passes of Sample(), over at most two rows of logits per position.
 //
 //   T         float, __half, __nv_bfloat16
 //   kVector   logits per load of a thread: 16 bytes, or 1 logit if rows are not aligned
