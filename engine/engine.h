@@ -19,11 +19,12 @@
 // Requests may be added and cancelled between steps. When a sequence ends, a waiting sequence can
 // take its slot and blocks.
 //
-// Failures. A failed step, a row without a token and a batch that the runner refuses end the
-// sequences concerned with FinishReason::kError; TokenEvent::error gives the reason. The tokens of
-// all other sequences do not change. A runner that can run no more steps ends all sequences. The
-// engine does not propagate exceptions: if a callback of a request throws, its sequence ends
-// (engine/request.h); if the runner throws, it has refused the batch or failed the step.
+// Failures. A failed step and a row without a token end the sequences concerned, and a batch that
+// the runner refuses ends all running sequences, with FinishReason::kError; TokenEvent::error gives
+// the reason. The tokens of all other sequences do not change. A runner that can run no more steps
+// ends all sequences. The engine does not propagate exceptions: if a callback of a request throws,
+// its sequence ends (engine/request.h); if the runner throws, it has refused the batch or failed
+// the step.
 //
 // Thread safety: not thread-safe; one owner. Host only, without LibTorch. A step does not allocate
 // in the steady state.

@@ -10,7 +10,7 @@
 //   a swap        us_per_swap + bytes / rate, out and in, and recomputing the tokens that are left
 //
 // Long sequences are therefore swapped, and short sequences are recomputed. The choice affects the
-// speed, but never the output.
+// speed, and the output only by rounding.
 //
 // Thread safety: values and pure functions.
 

@@ -60,8 +60,9 @@ absl::Status CheckPromptContent(const Request& request, const PositionLimits& li
 PromptContent MakePromptContent(const Request& request, const PositionLimits& limits,
                                 const PrefixHasher* hasher, int64_t unique);
 
-// Returns the number of leading tokens, at most `num_tokens`, whose content is equal in two
-// prompts. REQUIRES: the ids of the first `num_tokens` tokens are equal.
+// Returns a number of leading tokens, at most `num_tokens`, whose content is equal in two prompts:
+// the tokens before the first range whose keys differ. REQUIRES: the ids of the first `num_tokens`
+// tokens are equal.
 int NumEqualTokens(absl::Span<const ContentKey> a, absl::Span<const ContentKey> b, int num_tokens);
 
 // Appends the embeddings of the prompt tokens [first_token, first_token + num_tokens), for row

@@ -158,11 +158,11 @@ LogitsRequest ToLogitsRequest(const Request& request);
 enum class FinishReason : int8_t {
   kNone,       // not finished
   kStop,       // a stop token, a StopMatcher, or a TokenMasker
-  kLength,     // max_new_tokens, the last forced token, or the runner's maximum sequence length
+  kLength,     // max_new_tokens, the last forced token, or the runner's maximum length or position
   kCacheFull,  // the sequence fills the whole cache
   kCancelled,  // by Cancel()
   kDeadline,   // its deadline has passed
-  kError,      // a step failed, or a callback threw; the reason is TokenEvent::error
+  kError,      // a step, a row or a callback failed; the reason is TokenEvent::error
   kRefused,    // AsyncEngine: the request was not accepted; the reason is TokenEvent::error
 };
 inline constexpr int kNumFinishReasons = 8;

@@ -29,11 +29,12 @@
 // left it are freed when batches are committed. A prompt then gets its blocks chunk by chunk, and a
 // chunk that finds none waits while other work can free blocks.
 //
-// Failures. A failed step (CommitFailed), a row without a token and a batch that the runner refused
-// (AbandonLaunch) end the sequences concerned with FinishReason::kError. Tokens that they did not
-// compute are never found as a prefix. All other sequences continue. A matcher or masker that
-// throws ends its sequence the same way: in Commit(), without the token that it was given; or, if
-// TokenMasker::Fill() threw in Schedule(), in the next Commit() of a row of the sequence.
+// Failures. A failed step (CommitFailed) and a row without a token end the sequences concerned, and
+// a batch that the runner refused (AbandonLaunch) ends all running sequences, with
+// FinishReason::kError. Tokens that they did not compute are never found as a prefix. All other
+// sequences continue. A matcher or masker that throws ends its sequence the same way: in Commit(),
+// without the token that it was given; or, if TokenMasker::Fill() threw in Schedule(), in the next
+// Commit() of a row of the sequence.
 //
 // Invariants, checked by CheckInvariants() together with the invariants of each part:
 //   1. The block manager holds, for every running sequence, blocks for all tokens scheduled so far,
@@ -144,7 +145,8 @@ class Scheduler {
 
   // Records the time that the step of the oldest open batch took, from its launch or from the end
   // of the previous step, whichever was later: for SpeculationPolicy::measures_steps. Ignores steps
-  // with chunks of prompts. Call it before the batch's Commit(). REQUIRES: as Commit().
+  // with prefill chunks of several tokens or catch-up rows. Call it before the batch's Commit().
+  // REQUIRES: as Commit().
   void ObserveStep(absl::Duration duration, const StepResult& result);
 
   // Ends the sequences of the oldest open batch with kError, because its step failed with `cause`.

@@ -5,8 +5,9 @@
 // admission. Its blocks are freed, and its tokens are computed again later. Alternatively, the
 // content of its blocks is moved to host memory and back, if host blocks are free and the rule
 // (engine/preemption_rule.h) expects this to take less time. Only committed tokens are moved. The
-// generated tokens are the same either way: the sampling counter continues. Rows of the victim in
-// flight are discarded. Host blocks are freed when the sequence returns or ends.
+// generated tokens are the same either way, except for rounding: the sampling counter continues.
+// Rows of the victim in flight are discarded. Host blocks are freed when the sequence returns or
+// ends.
 //
 // A swap is part of the batch in progress. The runner executes a batch in this order: moves out,
 // moves in, copies, rows. A block that a move frees can be reused by operations later in this

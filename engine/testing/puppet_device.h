@@ -54,9 +54,9 @@ struct PuppetLogits {
 };
 
 // Returns the token that follows `text`, given an encoder's input. A change of any fed token, of
-// the seed, index, parameters or counts changes all later tokens. Greedy rows do not depend on the
-// seed or on `index`, the number of tokens generated before. `mask`: empty, or the mask of allowed
-// tokens. Returns nullopt if it allows none.
+// the seed, index, parameters or counts usually changes the later tokens. Greedy rows do not depend
+// on the seed or on `index`, the number of tokens generated before. `mask`: empty, or the mask of
+// allowed tokens. Returns nullopt if it allows none.
 std::optional<int32_t> PuppetToken(const std::vector<int32_t>& input,
                                    const std::vector<int32_t>& text, const SamplingParams& sampling,
                                    int64_t index, const PuppetLogits& logits = {},
