@@ -99,8 +99,9 @@ class DraftPlanner {
   int NumByAcceptance(SequenceState& sequence, int most) const;
   // Number of the drafter's levels for the sequence's next row, at most `most`.
   int WantedLevels(SequenceState& sequence, int most) const;
-  // Allocates room for up to `num_tokens` tokens after the scheduled ones, from free blocks only.
-  // Returns for how many. `may_grow`: whether to take blocks; set to false when they run out.
+  // Allocates room for up to `num_tokens` tokens after the scheduled ones, from free and cached
+  // blocks, without preemption. Returns for how many. `may_grow`: whether to take blocks; set to
+  // false when they run out.
   int RoomFor(const SequenceState& sequence, int num_tokens, bool& may_grow);
   // Whether the drafter has read all tokens up to the newest in a row with drafts, and so has
   // proposed them. It may have read more than is counted: a step that captures its graph feeds a
