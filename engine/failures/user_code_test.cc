@@ -1,5 +1,5 @@
-// Callbacks of users that throw under an Engine: an exception ends what it concerns, and nothing
-// else.
+// Callbacks, a clock and a runner that throw under an Engine. An exception of a callback ends only
+// its own sequence.
 
 #include <functional>
 #include <map>
