@@ -91,6 +91,64 @@ __device__ __forceinline__ void WriteMlaPartial(const AttentionKernelParams& p,
   }
 }
 
+constexpr int kMlaSplitsInFlight = 4;
+
+// A row's sum over splits, and its columns in a lane: 4 of each 128.
+template <typename Traits>
+struct MlaRowSum {
+  static constexpr int kParts = Traits::kHeadDimV / 128;
+  RowTotal total = {-INFINITY, 0.0f};
+  float columns[kParts][4] = {};
+
+  // Makes the sum relative to `reference`, a finite maximum of logits.
+  __device__ __forceinline__ void Rescale(float reference) {
+    const float factor = Exp2<Traits>(total.max - reference);
+    total.sum *= factor;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) columns[part][e] *= factor;
+    }
+  }
+};
+
+// Adds the next kMlaSplitsInFlight splits of a row to `sum`: split first + i has the weight of lane
+// first + i. `out` is the address of the lane's first column in split `first`, and `pitch` the
+// distance of splits. All loads are in flight at once: their latency is the cost of a combine.
+// Splits `count` and later do not exist; their weights are 0.
+template <typename Traits>
+__device__ __forceinline__ void AddMlaSplits(const float* out, int64_t pitch, int head_dim_v,
+                                             float own_weight, int first, int count,
+                                             MlaRowSum<Traits>& sum) {
+  constexpr int kParts = MlaRowSum<Traits>::kParts;
+  float4 values[kMlaSplitsInFlight][kParts];
+#pragma unroll
+  for (int i = 0; i < kMlaSplitsInFlight; ++i) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const bool is_there =
+          first + i < count && part * 128 + static_cast<int>(threadIdx.x) % 32 * 4 < head_dim_v;
+      values[i][part] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (is_there) {
+        values[i][part] = __ldcg(reinterpret_cast<const float4*>(out + i * pitch + part * 128));
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kMlaSplitsInFlight; ++i) {
+    const float weight = __shfl_sync(kFullWarp, own_weight, first + i);
+    sum.total.sum += weight;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      float(&columns)[4] = sum.columns[part];
+      columns[0] = fmaf(weight, values[i][part].x, columns[0]);
+      columns[1] = fmaf(weight, values[i][part].y, columns[1]);
+      columns[2] = fmaf(weight, values[i][part].z, columns[2]);
+      columns[3] = fmaf(weight, values[i][part].w, columns[3]);
+    }
+  }
+}
+
 // Combines the partials of `point`, in key order, which does not depend on the order of arrival.
 // Each warp has one row at a time. REQUIRES: no shared partials. Called by all threads of the
 // accumulation warpgroups.
@@ -99,7 +157,6 @@ __device__ __forceinline__ void CombineMlaRows(const AttentionKernelParams& p, c
                                                const CombinePoint& point) {
   using Element = typename Traits::Element;
   constexpr int kWarps = Traits::kThreads / 32;
-  constexpr int kParts = Traits::kHeadDimV / 128;  // groups of 4 columns per lane
   const int lane = threadIdx.x % 32;
   const PartialList& list = point.own;
   const int64_t pitch = list.stride * p.head_dim_v;
@@ -109,55 +166,39 @@ __device__ __forceinline__ void CombineMlaRows(const AttentionKernelParams& p, c
     const int64_t first = PartialAt(p.work, list.first, row);
     const float* lse = p.work.partial_lse + first;
     const float* out = p.work.partial_out + first * p.head_dim_v + lane * 4;
-    RowTotal total{-INFINITY, 0.0f};
-    float sum[kParts][4] = {};
+    MlaRowSum<Traits> sum;
 #pragma unroll 1
     for (int begin = 0; begin < list.count; begin += 32) {
       const int count = min(32, list.count - begin);
       const float own_lse = lane < count ? __ldcg(lse + (begin + lane) * list.stride) : -INFINITY;
-      float max = fmaxf(own_lse, total.max);
+      float max = fmaxf(own_lse, sum.total.max);
 #pragma unroll
       for (int distance = 16; distance > 0; distance /= 2) {
         max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, distance));
       }
       const float reference = Reference(max);
+      sum.Rescale(reference);
+      sum.total.max = max;
       const float own_weight = Exp2<Traits>(own_lse - reference);
-      const float rescale = Exp2<Traits>(total.max - reference);
-      total.max = max;
-      total.sum *= rescale;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[part][e] *= rescale;
-      }
-#pragma unroll 4
-      for (int i = 0; i < count; ++i) {
-        const float weight = __shfl_sync(kFullWarp, own_weight, i);
-        total.sum += weight;
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          if (part * 128 + lane * 4 >= p.head_dim_v) continue;
-          const float4 value = __ldcg(reinterpret_cast<const float4*>(out + part * 128));
-          sum[part][0] = fmaf(weight, value.x, sum[part][0]);
-          sum[part][1] = fmaf(weight, value.y, sum[part][1]);
-          sum[part][2] = fmaf(weight, value.z, sum[part][2]);
-          sum[part][3] = fmaf(weight, value.w, sum[part][3]);
-        }
-        out += pitch;
+#pragma unroll 1
+      for (int i = 0; i < count; i += kMlaSplitsInFlight) {
+        AddMlaSplits<Traits>(out, pitch, p.head_dim_v, own_weight, i, count, sum);
+        out += kMlaSplitsInFlight * pitch;
       }
     }
     float lse_of_sum = 0.0f;
-    const float factor =
-        point.to < 0 ? FinishRow(p, unit, row, total) : FinishPartialRow<Traits>(total, lse_of_sum);
+    const float factor = point.to < 0 ? FinishRow(p, unit, row, sum.total)
+                                      : FinishPartialRow<Traits>(sum.total, lse_of_sum);
     __syncwarp();  // all lanes have read the partial that the sum overwrites
     const int64_t partial = PartialAt(p.work, point.to, row);
     if (point.to >= 0 && lane == 0) p.work.partial_lse[partial] = lse_of_sum;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < MlaRowSum<Traits>::kParts; ++part) {
       const int column = part * 128 + lane * 4;
       if (column >= p.head_dim_v) continue;
-      const float value[4] = {sum[part][0] * factor, sum[part][1] * factor, sum[part][2] * factor,
-                              sum[part][3] * factor};
+      const float(&columns)[4] = sum.columns[part];
+      const float value[4] = {columns[0] * factor, columns[1] * factor, columns[2] * factor,
+                              columns[3] * factor};
       if (point.to >= 0) {
         StorePartial(p, partial, column, value);
       } else {
