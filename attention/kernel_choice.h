@@ -11,8 +11,9 @@
 namespace reprise {
 
 struct KernelChoice {
-  // The MMA type. Absent: chosen by the types of q and of the cache. float32 selects CUDA cores;
-  // tensor cores were faster for all measured shapes.
+  // The MMA type. Absent: chosen by the types of q and of the cache, and for fp8 caches also by
+  // whether keys are loaded unconverted. float32 selects CUDA cores; tensor cores were faster for
+  // all measured shapes.
   std::optional<DType> products = {};
   // 1 excludes tuned kernels. Some calls need a general kernel: those with a custom mask, a scale
   // per q head, slopes per sequence, rotary embedding, new keys from tensors, a separate rope part,

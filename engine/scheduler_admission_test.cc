@@ -1,4 +1,5 @@
-// Admission of requests: order, cached keys and refusals.
+// Admission of requests: order, cached keys, refusals, several sequences of a request, and stop
+// matchers.
 
 #include <limits>
 #include <memory>

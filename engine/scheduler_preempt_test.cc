@@ -182,7 +182,7 @@ TEST(SchedulerPreemptTest, SharedBlocksCountAsHits) {
   }
 }
 
-TEST(SchedulerPreemptTest, TokensStillInTheCacheAreNotSwappedIn) {
+TEST(SchedulerPreemptTest, TokensStillInTheCacheCountAgainstASwapIn) {
   // Blocks hold two tokens. The second sequence frees two blocks, and the first sequence takes one
   // of them.
   for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kAuto}) {

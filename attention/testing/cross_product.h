@@ -36,8 +36,10 @@ enum class KeySource { kPaged, kRagged };
 
 enum class CrossProductSpace {
   kAll,
-  kDirect,     // 16-bit q and KV of one type, in whole chunks, no conversion: both tiers
-  kFp8,        // fp8 KV in whole chunks, 16- or 8-bit q, no other conversion
+  kDirect,  // 16-bit q and KV of one type, in whole chunks, no conversion: both tiers
+  // fp8 KV, 16- or 8-bit q, no other conversion; KV in whole chunks, except in ragged cases with
+  // strided k and v.
+  kFp8,
   kCudaCores,  // 16-bit and fp8 q with float32 multiplication on request
 };
 

@@ -6,8 +6,8 @@
 //   work.Poison();
 //   ASSERT_TRUE(LaunchTileSchedule(batch, window, work.schedule(), stream).ok());
 //
-// Thread safety: not thread-safe; one owner. Destroying an object frees its memory after the
-// pending work of LibTorch's current stream.
+// Thread safety: not thread-safe; one owner. Destroying an object returns its memory to LibTorch's
+// allocator, which orders reuse only after work of the stream that was current at the allocation.
 
 #ifndef REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_
 #define REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_

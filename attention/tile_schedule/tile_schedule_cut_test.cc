@@ -166,7 +166,8 @@ TEST(TileScheduleCutTest, RoundRobinEndIsTheMaximumOfThreeCosts) {
   EXPECT_EQ(end(10 * 20, 10, 20, {10, 10}), 20 * 8 + 24);
   // 160 units of equal length: 28 CTAs have two units and end last.
   EXPECT_EQ(end(20 * 20, 20, 20, {20, 20}), 20 * 184 * 8 / 132 + 184 * 104 / 132);
-  // 264 units: two rounds, and every unit has at least 7/8 of the longest unit's length.
+  // 264 units: two rounds. All Q tiles count as longer than 7/8 of the longest one, which decides
+  // here: the total would allow less.
   EXPECT_EQ(end(33 * 10, 33, 20, {33, 33}), 2 * 184 * 7 / 8);
   // One long Q tile among short ones.
   EXPECT_EQ(end(100 + 15, 16, 100, {1, 1}), 100 * 8 + 24);

@@ -22,7 +22,7 @@ namespace reprise {
 namespace {
 
 constexpr int kThreads = 256;  // also the number of rows per round
-constexpr int kMaxCtas = 132;  // one wave on an H200
+constexpr int kMaxCtas = 132;  // one CTA per SM of an H200
 
 // The threads of a CTA as lanes (base/lanes.h), with the functions that ConvertRow() uses. All
 // threads must call each function together.

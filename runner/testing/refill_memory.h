@@ -72,8 +72,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
                  RefillArgs& args);
 
 // Returns a text such as "seq_lens[3]: 7 and 0" for the first difference of slots or step arrays,
-// compared up to their full capacity. Returns an empty string if they are equal. Does not compare
-// SamplingParams::min_p.
+// compared up to their full capacity. Returns an empty string if they are equal.
 std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const RefillArgs& b);
 
 }  // namespace reprise

@@ -133,7 +133,7 @@ void DrawNgramDrafts(std::mt19937& random, const SpeculationShape& shape, NgramD
     for (int i = 0; i < args.arrays.num_proposed[r]; ++i) {
       args.arrays.token_ids[first_token + 1 + i] = 0;
     }
-    // In most rows the text continues as it began.
+    // In most rows with drafts, the newest token occurs earlier in the text.
     const int32_t context_len = args.arrays.context_lens[r];
     if (args.arrays.num_proposed[r] == 0 || context_len == 0 || Chance(random, 0.3)) continue;
     const int32_t* history = args.slots.history.row(args.arrays.table_row[r]);

@@ -57,7 +57,7 @@ class Repeat : public Drafter {
   int num_calls = 0;
 };
 
-TEST_P(SpeculationSuite, OutputWithAnyDrafterMatchesPlainDecoding) {
+TEST_P(SpeculationSuite, OutputWithNgramsOrADraftModelMatchesPlainDecoding) {
   for (const bool full : {true, false}) {
     const LayeredModelOptions model =
         full ? TwoLayers(GetParam(), 1) : WindowsAndChunks(GetParam(), 1);
