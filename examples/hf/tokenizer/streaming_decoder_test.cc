@@ -64,6 +64,13 @@ TEST_F(StreamingDecoderTest, IdsWithoutATokenAddNothing) {
   EXPECT_EQ(decoder_.Push(0xA9), "é");
 }
 
+TEST_F(StreamingDecoderTest, TextBeginsAfterTheTokensBeforeIt) {
+  decoder_.Begin({'a', 261, 0xC3});  // <s> has no text
+  EXPECT_EQ(decoder_.Push(0xA9), "é");
+  EXPECT_EQ(decoder_.Push(260), " w");
+  EXPECT_EQ(decoder_.Finish(), "");
+}
+
 TEST_F(StreamingDecoderTest, AllTogetherIsWhatDecodeGives) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -12,7 +12,8 @@
 //   decoder.Finish();        // nothing
 //
 // The concatenated results are equal to what Hugging Face's decoder makes of all tokens at once,
-// and always UTF-8. Each text is returned as soon as it is certain. Thread safety: none; one owner.
+// and always UTF-8. Each text is returned as soon as it is certain. A copy continues on its own.
+// Thread safety: none; one owner.
 
 #ifndef REPRISE_HF_TOKENIZER_TEXT_DECODER_H_
 #define REPRISE_HF_TOKENIZER_TEXT_DECODER_H_
@@ -56,6 +57,8 @@ using DecoderStep =
 class TextDecoder {
  public:
   explicit TextDecoder(absl::Span<const DecoderStep> steps);
+  TextDecoder(const TextDecoder& other);
+  TextDecoder& operator=(const TextDecoder& other);
   TextDecoder(TextDecoder&&);
   TextDecoder& operator=(TextDecoder&&);
   ~TextDecoder();
@@ -66,10 +69,24 @@ class TextDecoder {
   // The pending text. Afterwards the decoder is as new.
   std::string Finish();
 
+  // Returns what Finish() would return, except the U+FFFD of a character that further tokens can
+  // complete, and changes nothing. Cost: linear in the pending text; O(1) if none is pending.
+  std::string Pending() const;
+
+  // Marks the end of a text that is known, such as a prompt: Push() returns only text that follows
+  // what Finish() would return now. A character that the known text begins and later tokens
+  // complete is returned whole. If later tokens do not complete it, its U+FFFD belongs to the known
+  // text. If later bytes spoil a run that began in the known text, only those bytes become U+FFFD.
+  void MarkKnown();
+
  private:
   class Stage;
   template <typename Step>
   class StageOf;
+
+  // Passes the text that `flush` takes out of each stage through the stages after it.
+  template <typename Flush>
+  static std::string FlushAll(absl::Span<const std::unique_ptr<Stage>> stages, Flush flush);
 
   std::vector<std::unique_ptr<Stage>> stages_;
 };

@@ -29,6 +29,12 @@ std::vector<std::string> Stream(const std::vector<DecoderStep>& steps,
   return Stream(decoder, tokens);
 }
 
+std::string Joined(const std::vector<std::string>& texts) {
+  std::string joined;
+  for (const std::string& text : texts) joined += text;
+  return joined;
+}
+
 // Of Llama 2 and Mistral.
 const std::vector<DecoderStep>& SentencePiece() {
   static const auto& steps = *new std::vector<DecoderStep>{ReplaceStep{"▁", " "}, ByteTokenStep{},
@@ -104,6 +110,108 @@ TEST(TextDecoderTest, WhatIsMovedGoesOn) {
   first.Push("<0xC3>");
   TextDecoder second = std::move(first);
   EXPECT_THAT(Stream(second, {"<0xA9>", "▁b"}), ElementsAre("", "é b", ""));
+}
+
+TEST(TextDecoderTest, PendingReturnsWhatFinishWouldWithoutAnUnfinishedCharacter) {
+  TextDecoder decoder(SentencePiece());
+  EXPECT_EQ(decoder.Pending(), "");
+  decoder.Push("▁a");
+  EXPECT_EQ(decoder.Pending(), "");
+  decoder.Push("<0x0A>");
+  EXPECT_EQ(decoder.Pending(), "\n");
+  decoder.Push("<0xC3>");
+  EXPECT_EQ(decoder.Pending(), "\n");
+  decoder.Push("<0xA9>");
+  EXPECT_EQ(decoder.Pending(), "\né");
+  EXPECT_EQ(decoder.Pending(), "\né");  // changes nothing
+  decoder.Push("<0xFF>");
+  EXPECT_EQ(decoder.Pending(), "\uFFFD\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(decoder.Push("b"), "\uFFFD\uFFFD\uFFFD\uFFFDb");
+  EXPECT_EQ(decoder.Pending(), "");
+}
+
+TEST(TextDecoderTest, PendingTextPassesThroughLaterSteps) {
+  TextDecoder decoder(SentencePiece());
+  decoder.Push("<0x20>");
+  decoder.Push("<0x20>");
+  EXPECT_EQ(decoder.Pending(), " ");
+  EXPECT_EQ(decoder.Finish(), " ");
+}
+
+TEST(TextDecoderTest, ACopyContinuesOnItsOwn) {
+  TextDecoder decoder(SentencePiece());
+  decoder.Push("▁a");
+  decoder.Push("<0xC3>");
+  TextDecoder copy = decoder;
+  EXPECT_THAT(Stream(copy, {"<0xA9>", "▁b"}), ElementsAre("", "é b", ""));
+  EXPECT_THAT(Stream(decoder, {"▁b"}), ElementsAre("\uFFFD b", ""));
+}
+
+TEST(TextDecoderTest, FirstSpaceAfterKnownTextIsKept) {
+  TextDecoder decoder(SentencePiece());
+  decoder.Push("▁dog");
+  decoder.MarkKnown();
+  EXPECT_THAT(Stream(decoder, {"▁and"}), ElementsAre(" and", ""));
+  TextDecoder metaspace({MetaspaceStep{.symbol = "▁", .drops_first = true}});
+  metaspace.Push("▁dog");
+  metaspace.MarkKnown();
+  EXPECT_THAT(Stream(metaspace, {"▁and"}), ElementsAre(" and", ""));
+}
+
+TEST(TextDecoderTest, KnownTextDividesACharacter) {
+  for (const auto& [steps, tokens] :
+       {std::pair(SentencePiece(), std::vector<std::string>{"<0xC3>", "<0xA9>", "▁x"}),
+        std::pair(std::vector<DecoderStep>{ByteLevelStep{}},
+                  std::vector<std::string>{"Ã", "©", "Ġx"})}) {
+    TextDecoder whole(steps);
+    whole.Push(tokens[0]);
+    whole.MarkKnown();
+    EXPECT_EQ(Joined(Stream(whole, {tokens[1], tokens[2]})), "é x");
+    // U+FFFD belongs to the known text.
+    TextDecoder broken(steps);
+    broken.Push(tokens[0]);
+    broken.MarkKnown();
+    EXPECT_EQ(broken.Pending(), "");
+    EXPECT_EQ(Joined(Stream(broken, {tokens[2]})), " x");
+    TextDecoder ended(steps);
+    ended.Push(tokens[0]);
+    ended.MarkKnown();
+    EXPECT_EQ(ended.Finish(), "");
+    EXPECT_EQ(Joined(Stream(ended, {tokens[0]})), "\uFFFD");  // as new
+  }
+}
+
+// By definition: the text of all tokens without that of the known ones.
+TEST(TextDecoderTest, TextAfterKnownTextIsTheRestOfAllText) {
+  const std::vector<std::pair<std::vector<DecoderStep>, std::vector<std::string>>> kinds = {
+      {SentencePiece(),
+       {"▁", "a", "▁é", "<0xC3>", "<0xA9>", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "<0x0A>"}},
+      {{ByteLevelStep{}}, {"Ġ", "a", "Ã", "©", "ð", "Ł", "Ļ", "Ĥ"}},
+      {{MetaspaceStep{.symbol = "▁", .drops_first = true}}, {"▁", "a", "▁b", "c▁"}}};
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  int num_compared = 0;
+  for (int round = 0; round < 20000; ++round) {
+    const auto& [steps, pieces] = kinds[round % kinds.size()];
+    std::vector<std::string> known;
+    std::vector<std::string> rest;
+    for (int i = random() % 6; i > 0; --i) known.push_back(pieces[random() % pieces.size()]);
+    for (int i = random() % 6; i > 0; --i) rest.push_back(pieces[random() % pieces.size()]);
+    std::vector<std::string> all = known;
+    all.insert(all.end(), rest.begin(), rest.end());
+    TextDecoder decoder(steps);
+    const std::string whole = Joined(Stream(decoder, all));
+    const std::string begin = Joined(Stream(decoder, known));
+    for (const std::string& token : known) decoder.Push(token);
+    decoder.MarkKnown();
+    const std::string text = Joined(Stream(decoder, rest));
+    if (whole.substr(0, begin.size()) != begin) continue;  // the rest has changed the known text
+    ++num_compared;
+    ASSERT_EQ(text, whole.substr(begin.size()))
+        << testing::PrintToString(known) << " and " << testing::PrintToString(rest);
+  }
+  EXPECT_GT(num_compared, 10000);
 }
 
 TEST(TextDecoderTest, NoTextIsEverBroken) {

@@ -213,6 +213,11 @@ std::optional<int32_t> Tokenizer::FindToken(std::string_view content) const {
 StreamingDecoder::StreamingDecoder(const Tokenizer& tokenizer, SpecialTokenText special_tokens)
     : tokenizer_(&tokenizer), special_tokens_(special_tokens), decoder_(tokenizer.MakeDecoder()) {}
 
+void StreamingDecoder::Begin(absl::Span<const int32_t> tokens) {
+  for (const int32_t token : tokens) Push(token);
+  decoder_.MarkKnown();
+}
+
 std::string StreamingDecoder::Push(int32_t token) {
   if (special_tokens_ == SpecialTokenText::kSkip && tokenizer_->IsSpecial(token)) return "";
   const std::optional<std::string_view> content = tokenizer_->TokenContent(token);

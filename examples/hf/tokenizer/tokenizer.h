@@ -115,9 +115,16 @@ class Tokenizer {
   std::vector<DecoderStep> decoder_;
 };
 
+// A copy continues on its own.
 class StreamingDecoder {
  public:
   StreamingDecoder(const Tokenizer& tokenizer, SpecialTokenText special_tokens);
+
+  // Takes the tokens that precede the text, such as a prompt. The results of Push() and Finish()
+  // are then Decode() of all tokens without the text of `tokens`, so that a space between the two
+  // is kept. TextDecoder::MarkKnown() says what becomes of a character that the end of `tokens`
+  // divides. REQUIRES: no token has been pushed.
+  void Begin(absl::Span<const int32_t> tokens);
 
   // The text that one more token makes certain, often empty; text that later tokens may change is
   // held back. For byte-level tokens that is the beginning of a character; bytes that cannot become
@@ -127,6 +134,9 @@ class StreamingDecoder {
 
   // The pending text; U+FFFD for an unfinished character. Afterwards the decoder is as new.
   std::string Finish();
+
+  // Returns what Finish() would return, except for an unfinished character, and changes nothing.
+  std::string Pending() const { return decoder_.Pending(); }
 
  private:
   const Tokenizer* tokenizer_;
