@@ -418,6 +418,8 @@ TEST(DecodeTest, HelpNamesEveryFlag) {
                                  "--presence_penalty",
                                  "--frequency_penalty",
                                  "--stop",
+                                 "--stop_tokens",
+                                 "--include_stop",
                                  "--log_probs",
                                  "--perplexity",
                                  "--dtype",

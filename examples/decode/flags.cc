@@ -265,8 +265,13 @@ class DecodeFlags {
               "subtracted from the logits of tokens of the text so far");
     AddNumber("frequency_penalty", arguments_.frequency_penalty,
               "the same, for each time that they have occurred");
-    Add("stop", "TEXT", "a text that ends with this has ended; may be repeated",
+    Add("stop", "TEXT",
+        "the answer ends before this text, which may name special tokens; may be repeated",
         [](const std::string&) { return true; });  // Parse() keeps them
+    AddText("stop_tokens", arguments_.stop_tokens,
+            "token ids that end the answer in addition to the end-of-text tokens: 1,2,3");
+    AddSwitch("include_stop", arguments_.include_stop,
+              "the answer contains the text of --stop or of the stop token that ended it");
     AddNumber("log_probs", arguments_.log_probs,
               "the log-probability of each token, and of so many likeliest tokens; -1: none. run: "
               "with --json");

@@ -60,6 +60,8 @@ struct DecodeArguments {
   double presence_penalty = 0;
   double frequency_penalty = 0;
   std::vector<std::string> stops = {};
+  std::optional<std::string> stop_tokens = {};
+  bool include_stop = false;
   int log_probs = -1;
   std::optional<DType> dtype = {};  // nullopt: the checkpoint's
   DeviceChoice device = DeviceChoice::kAuto;

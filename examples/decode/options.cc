@@ -80,7 +80,9 @@ absl::Status CheckOutput(const DecodeArguments& arguments) {
   if (!arguments.perplexity.has_value()) return absl::OkStatus();
   for (const auto& [flag, is_given] : {std::pair("dump_logits", arguments.dump_logits.has_value()),
                                        std::pair("log_probs", arguments.log_probs >= 0),
-                                       std::pair("stop", !arguments.stops.empty())}) {
+                                       std::pair("stop", !arguments.stops.empty()),
+                                       std::pair("stop_tokens", arguments.stop_tokens.has_value()),
+                                       std::pair("include_stop", arguments.include_stop)}) {
     if (!is_given) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, " is of texts that are generated: --perplexity generates none"));
@@ -239,8 +241,17 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   options.socket = arguments.socket;
   for (const std::string& stop : arguments.stops) {
     if (stop.empty()) return absl::InvalidArgumentError("--stop: expected a text, got none");
+    // Generated text is UTF-8: the stop would never be found.
+    if (FindInvalidUtf8(stop)) return absl::InvalidArgumentError("--stop is not UTF-8");
   }
-  options.stops = arguments.stops;
+  options.stops = {.texts = arguments.stops, .is_included = arguments.include_stop};
+  if (arguments.stop_tokens.has_value()) {
+    absl::StatusOr<TokenList> tokens = ParseTokenList(*arguments.stop_tokens);
+    if (!tokens.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--stop_tokens: ", tokens.status().message()));
+    }
+    options.stop_tokens = *std::move(tokens);
+  }
   REPRISE_RETURN_IF_ERROR(CheckOutput(arguments));
   REPRISE_ASSIGN_OR_RETURN(options.draft, DraftOf(arguments, options.engine.runner.speculation));
   options.num_log_probs = arguments.log_probs;

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "examples/decode/answer_text.h"
 #include "examples/decode/flags.h"
 #include "examples/decode/prompt.h"
 #include "reprise/base/dtype.h"
@@ -47,9 +48,10 @@ struct DecodeOptions {
   int max_new_tokens = 256;
   StopChoice stop = StopChoice::kAtEndOfText;
   SamplingOptions sampling = {};
-  std::vector<std::string> stops = {};  // texts that end a sequence
-  int num_log_probs = -1;               // as in Request
-  std::optional<DType> dtype = {};      // nullopt: the checkpoint's
+  StopTexts stops = {};                   // texts that end a sequence
+  std::vector<int32_t> stop_tokens = {};  // further tokens that end a sequence
+  int num_log_probs = -1;                 // as in Request
+  std::optional<DType> dtype = {};        // nullopt: the checkpoint's
   DeviceChoice device = DeviceChoice::kAuto;
   // Processes that the model is divided over, which the program starts. nullopt: as many as a launcher
   // has started (distributed/launch.h), or one.

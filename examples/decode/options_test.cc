@@ -99,6 +99,8 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
                                       .presence_penalty = -0.5,
                                       .frequency_penalty = 0.25,
                                       .stops = {"a", "b"},
+                                      .stop_tokens = "3,4",
+                                      .include_stop = true,
                                       .log_probs = 20,
                                       .dtype = DType::kBFloat16,
                                       .device = DeviceChoice::kCuda,
@@ -118,7 +120,9 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
   EXPECT_EQ(options.sampling.repetition_penalty, 1.5f);
   EXPECT_EQ(options.sampling.presence_penalty, -0.5f);
   EXPECT_EQ(options.sampling.frequency_penalty, 0.25f);
-  EXPECT_THAT(options.stops, ElementsAre("a", "b"));
+  EXPECT_THAT(options.stops.texts, ElementsAre("a", "b"));
+  EXPECT_TRUE(options.stops.is_included);
+  EXPECT_THAT(options.stop_tokens, ElementsAre(3, 4));
   EXPECT_EQ(options.num_log_probs, 20);
   EXPECT_EQ(options.dtype, DType::kBFloat16);
   EXPECT_EQ(options.device, DeviceChoice::kCuda);
@@ -269,6 +273,11 @@ TEST(DecodeOptionsTest, FlagsThatContradictEachOtherAreNamed) {
   EXPECT_THAT(Problem({.log_probs = 1}), HasSubstr("--json"));
   EXPECT_THAT(Problem({.log_probs = 21, .json = true}), HasSubstr("expected -1 to 20, got 21"));
   EXPECT_THAT(Problem({.stops = {"a", ""}}), StartsWith("--stop: expected a text"));
+  EXPECT_EQ(Problem({.stops = {"\xff"}}), "--stop is not UTF-8");
+  EXPECT_THAT(Problem({.stop_tokens = "1,-2"}), StartsWith("--stop_tokens: entry 2: expected"));
+  EXPECT_THAT(Problem({.stop_tokens = "1", .perplexity = "/t"}), StartsWith("--stop_tokens is of"));
+  EXPECT_THAT(Problem({.include_stop = true, .perplexity = "/t"}),
+              StartsWith("--include_stop is of"));
   EXPECT_EQ(Made({.perplexity = "/t"}).perplexity, "/t");
   EXPECT_THAT(Problem({.texts = {"a"}, .perplexity = "/t"}),
               HasSubstr("got --prompt and --perplexity"));
@@ -412,6 +421,9 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "--stop",
                                  "--json",
                                  "--stop=b",
+                                 "--stop_tokens",
+                                 "3,4",
+                                 "--include_stop",
                                  "--log_probs=3",
                                  "--perplexity=/t",
                                  "--dtype=float16",
@@ -451,6 +463,8 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_EQ(arguments->presence_penalty, -1);
   EXPECT_EQ(arguments->frequency_penalty, 2);
   EXPECT_THAT(arguments->stops, ElementsAre("--json", "b"));
+  EXPECT_EQ(arguments->stop_tokens, "3,4");
+  EXPECT_TRUE(arguments->include_stop);
   EXPECT_EQ(arguments->log_probs, 3);
   EXPECT_EQ(arguments->perplexity, "/t");
   EXPECT_EQ(arguments->dtype, DType::kFloat16);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "examples/decode/answer_text.h"
 #include "examples/decode/stop_text.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/graphs/graph_set_options.h"
@@ -25,6 +26,18 @@ absl::StatusOr<TokenList> TokensOf(const Prompt& prompt, const ModelFolder& fold
         absl::StrCat("is a text, but ", folder.path, " has no tokenizer.json: give token ids"));
   }
   return folder.tokenizer->Encode(std::get<std::string>(prompt.content), options);
+}
+
+// A token that the model cannot generate would end nothing.
+absl::Status CheckStopTokens(absl::Span<const int32_t> tokens, const ModelFolder& folder) {
+  const int vocab_size = std::visit([](const auto& c) { return c.vocab_size; }, folder.config);
+  for (const int32_t token : tokens) {
+    if (token >= 0 && token < vocab_size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("stop_tokens must be in the vocabulary: expected ids in [0, ", vocab_size,
+                     "), got ", token));
+  }
+  return absl::OkStatus();
 }
 
 int64_t LongestSequence(absl::Span<const Request> requests) {
@@ -52,10 +65,11 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
                                                   const DecodeOptions& options,
                                                   const ModelFolder& folder,
                                                   const char* stop_name) {
-  if (!options.stops.empty() && !folder.tokenizer.has_value()) {
+  if (!options.stops.texts.empty() && !folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat(stop_name, " is a text, but ", folder.path, " has no tokenizer.json"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckStopTokens(options.stop_tokens, folder));
   std::vector<Request> requests;
   requests.reserve(prompts.size());
   for (const Prompt& prompt : prompts) {
@@ -78,9 +92,11 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
     if (options.stop == StopChoice::kAtEndOfText) {
       request.stop_tokens = folder.eos_token_ids();
     }
-    if (!options.stops.empty()) {
-      request.new_stop_matcher = [tokenizer = &*folder.tokenizer, stops = options.stops] {
-        return std::make_unique<StopText>(*tokenizer, stops);
+    request.stop_tokens.insert(request.stop_tokens.end(), options.stop_tokens.begin(),
+                               options.stop_tokens.end());
+    if (!options.stops.texts.empty()) {
+      request.new_stop_matcher = [text = AnswerText(*folder.tokenizer, request, options.stops)] {
+        return std::make_unique<StopText>(text);
       };
     }
     requests.push_back(std::move(request));

@@ -79,10 +79,25 @@ TEST(DecodeRequestsTest, NamesTheStopTextsAsTheUserGaveThem) {
   folder.path = "/m";
   folder.tokenizer.reset();
   const std::vector<Prompt> prompts = {{.content = TokenList{7}}};
-  EXPECT_EQ(MakeRequests(prompts, {.stops = {"a"}}, folder).status(),
+  EXPECT_EQ(MakeRequests(prompts, {.stops = {.texts = {"a"}}}, folder).status(),
             absl::InvalidArgumentError("--stop is a text, but /m has no tokenizer.json"));
-  EXPECT_EQ(MakeRequests(prompts, {.stops = {"a"}}, folder, /*stop_name=*/"stop").status(),
-            absl::InvalidArgumentError("stop is a text, but /m has no tokenizer.json"));
+  EXPECT_EQ(
+      MakeRequests(prompts, {.stops = {.texts = {"a"}}}, folder, /*stop_name=*/"stop").status(),
+      absl::InvalidArgumentError("stop is a text, but /m has no tokenizer.json"));
+}
+
+TEST(DecodeRequestsTest, StopTokensAreAddedToTheEndTokens) {
+  const ModelFolder folder = Jargon();
+  const std::vector<Prompt> prompts = {{.content = TokenList{7}}};
+  EXPECT_THAT((*MakeRequests(prompts, {.stop_tokens = {5}}, folder))[0].stop_tokens,
+              ElementsAre(1, 5));
+  EXPECT_THAT(
+      (*MakeRequests(prompts, {.stop = StopChoice::kAtLengthOnly, .stop_tokens = {5}}, folder))[0]
+          .stop_tokens,
+      ElementsAre(5));
+  EXPECT_EQ(MakeRequests(prompts, {.stop_tokens = {5, 4096}}, folder).status(),
+            absl::InvalidArgumentError(
+                "stop_tokens must be in the vocabulary: expected ids in [0, 4096), got 4096"));
 }
 
 TEST(DecodeRequestsTest, ATextThatCannotBeEncodedIsNamedByNumber) {

@@ -99,12 +99,13 @@ class Run {
     }
     const Tokenizer* const tokenizer =
         loaded_.folder->tokenizer.has_value() ? &*loaded_.folder->tokenizer : nullptr;
-    Transcripts transcripts(requests_, tokenizer, printer.has_value() ? &*printer : nullptr);
+    Transcripts transcripts(requests_, tokenizer, options_.stops,
+                            printer.has_value() ? &*printer : nullptr);
     std::optional<LogitsRecorder> logits;
     if (options_.dump_logits.has_value()) logits.emplace(static_cast<int>(requests_.size()));
 
     const Clock::time_point begin = Clock::now();
-    REPRISE_RETURN_IF_ERROR(
+    const absl::Status generated =
         Generate(*engine_, requests_, [&](int request, const TokenEvent& event) {
           if (stats_.num_generated_tokens++ == 0) stats_.first_token_seconds = SecondsSince(begin);
           transcripts.Add(request, event);
@@ -112,7 +113,11 @@ class Run {
           if (!logits.has_value()) return absl::OkStatus();
           REPRISE_ASSIGN_OR_RETURN(const at::Tensor row, LogitsOf(*engine_, event));
           return logits->Record(request, row);
-        }));
+        });
+    if (!generated.ok()) {
+      transcripts.Finish();  // the text that was held back
+      return generated;
+    }
     stats_.generate_seconds = SecondsSince(begin);
 
     if (view.has_value()) view->Finish(engine_->metrics());

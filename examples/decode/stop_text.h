@@ -1,7 +1,7 @@
-// Ends a sequence behind one of several texts, wherever tokens begin and end.
+// Ends a sequence at one of several texts, wherever tokens begin and end.
 //
-//   request.new_stop_matcher = [&tokenizer, stops] {
-//     return std::make_unique<StopText>(tokenizer, stops);
+//   request.new_stop_matcher = [text = AnswerText(tokenizer, request, stops)] {
+//     return std::make_unique<StopText>(text);
 //   };
 //
 // Thread safety: none; one owner.
@@ -10,27 +10,27 @@
 #define EXAMPLES_DECODE_STOP_TEXT_H_
 
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <utility>
 
+#include "examples/decode/answer_text.h"
 #include "reprise/engine/request.h"
-#include "reprise/hf/tokenizer/tokenizer.h"
 
 namespace reprise {
 
 class StopText : public StopMatcher {
  public:
-  // The tokenizer must outlive the matcher. Special tokens have no text. REQUIRES: no stop is empty.
-  StopText(const Tokenizer& tokenizer, std::vector<std::string> stops);
+  // REQUIRES: no token has been pushed to `text`.
+  explicit StopText(AnswerText text) : text_(std::move(text)) {}
 
-  // Whether the text contains a stop. Text that later tokens may change does not count yet.
-  bool Ends(int32_t token) override;
+  // Returns true if the text would contain a stop if the sequence ended with this token. Text that
+  // later tokens could change counts, except the beginning of a character.
+  bool Ends(int32_t token) override {
+    text_.Push(token);
+    return text_.has_stopped();
+  }
 
  private:
-  StreamingDecoder decoder_;
-  std::vector<std::string> stops_;
-  size_t longest_ = 0;  // bytes of a stop
-  std::string tail_;    // the end of the text so far: where a stop may have begun
+  AnswerText text_;
 };
 
 }  // namespace reprise

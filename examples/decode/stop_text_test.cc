@@ -20,7 +20,7 @@ ModelFolder Jargon() {
 int EndOf(const ModelFolder& folder, const std::string& text, std::vector<std::string> stops) {
   const auto tokens = folder.tokenizer->Encode(text);
   EXPECT_TRUE(tokens.ok()) << tokens.status();
-  StopText matcher(*folder.tokenizer, std::move(stops));
+  StopText matcher(AnswerText(*folder.tokenizer, {}, {.texts = std::move(stops)}));
   for (size_t i = 0; i < tokens->size(); ++i) {
     if (matcher.Ends((*tokens)[i])) return static_cast<int>(i) + 1;
   }

@@ -84,7 +84,7 @@ class DecodeTokenizersTest : public testing::TestWithParam<Family> {
 };
 
 TEST_P(DecodeTokenizersTest, TextsGoInAndComeOutByTheFamilysTokenizer) {
-  const std::vector<std::string> prompts = {"The lazy dog", " e\u0301 🙂\n\n",
+  const std::vector<std::string> prompts = {"The lazy dog", " e\u0301 🙂\n\n a",
                                             "<0x41> 東京 1234"};
   const std::vector<json> generations = Generations(prompts, StopChoice::kAtLengthOnly);
   ASSERT_EQ(generations.size(), prompts.size());
@@ -93,7 +93,11 @@ TEST_P(DecodeTokenizersTest, TextsGoInAndComeOutByTheFamilysTokenizer) {
     EXPECT_EQ(generations[i].at("prompt_tokens").get<TokenList>(), *tokenizer_->Encode(prompts[i]));
     const TokenList tokens = generations[i].at("tokens");
     EXPECT_EQ(tokens.size(), 40u);
-    const std::string text = tokenizer_->Decode(tokens, SpecialTokenText::kSkip);
+    // The text of all tokens without the text of the prompt.
+    TokenList all = generations[i].at("prompt_tokens");
+    const std::string prompt = tokenizer_->Decode(all, SpecialTokenText::kSkip);
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    const std::string text = tokenizer_->Decode(all, SpecialTokenText::kSkip).substr(prompt.size());
     EXPECT_EQ(generations[i].at("text"), text);
     // As it is shown while it is made.
     EXPECT_EQ(Decode({prompts[i]}, OutputChoice::kText, StopChoice::kAtLengthOnly), text + "\n");

@@ -73,37 +73,45 @@ void TextPrinter::Start(Text& text) {
 }
 
 Transcripts::Transcripts(absl::Span<const Request> requests, const Tokenizer* tokenizer,
-                         TextPrinter* printer)
+                         const StopTexts& stops, TextPrinter* printer)
     : printer_(printer) {
   for (const Request& request : requests) {
     const bool has_input = !request.encoder_tokens.empty();
     generations_.push_back({.prompt_tokens = has_input ? request.encoder_tokens : request.prompt});
     if (tokenizer == nullptr) continue;
     generations_.back().text.emplace();
-    decoders_.emplace_back(*tokenizer, SpecialTokenText::kSkip);
+    texts_.emplace_back(*tokenizer, request, stops);
   }
 }
 
 void Transcripts::Add(int request, const TokenEvent& event) {
   Generation& generation = generations_[request];
   CHECK(generation.finish == FinishReason::kNone) << "request " << request;
-  const bool is_first = generation.tokens.empty();
-  const int32_t token = *event.token;
-  generation.tokens.push_back(token);
   generation.finish = event.finish;
-  if (event.log_probs.has_value()) generation.log_probs.push_back(*event.log_probs);
   const bool is_finished = event.finish != FinishReason::kNone;
-  std::string piece;
-  if (generation.text.has_value()) {
-    piece = decoders_[request].Push(token);
-    if (is_finished) piece += decoders_[request].Finish();
-    *generation.text += piece;
-  } else {
-    piece = absl::StrCat(is_first ? "" : " ", token);
+  if (event.log_probs.has_value()) generation.log_probs.push_back(*event.log_probs);
+  if (event.token.has_value()) {
+    const bool is_first = generation.tokens.empty();
+    generation.tokens.push_back(*event.token);
+    Append(request, generation.text.has_value() ? texts_[request].Push(*event.token)
+                                                : absl::StrCat(is_first ? "" : " ", *event.token));
   }
-  if (printer_ == nullptr) return;
-  printer_->Append(request, piece);
-  if (is_finished) printer_->Finish(request);
+  if (!is_finished) return;
+  if (generation.text.has_value()) Append(request, texts_[request].Finish());
+  if (printer_ != nullptr) printer_->Finish(request);
+}
+
+void Transcripts::Append(int request, std::string_view piece) {
+  Generation& generation = generations_[request];
+  if (generation.text.has_value()) *generation.text += piece;
+  if (printer_ != nullptr) printer_->Append(request, piece);
+}
+
+void Transcripts::Finish() {
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    if (generations_[i].finish != FinishReason::kNone) continue;
+    Append(static_cast<int>(i), texts_[i].Finish());
+  }
 }
 
 }  // namespace reprise

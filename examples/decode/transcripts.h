@@ -2,7 +2,7 @@
 // made.
 //
 //   TextPrinter printer(std::cout, {"\"foo\"", "\"bar\""});
-//   Transcripts transcripts(requests, tokenizer, &printer);
+//   Transcripts transcripts(requests, tokenizer, stops, &printer);
 //   Generate(*engine, requests, [&](int request, const TokenEvent& event) {
 //     transcripts.Add(request, event);
 //     return absl::OkStatus();
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "examples/decode/answer_text.h"
 #include "examples/decode/prompt.h"
 #include "reprise/engine/request.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
@@ -32,8 +33,9 @@ namespace reprise {
 struct Generation {
   TokenList prompt_tokens = {};  // or the encoder's input, if there is one
   TokenList tokens = {};
-  std::optional<std::string> text =
-      {};  // of `tokens`, special ones left out; nullopt: no tokenizer
+  // The text after the prompt, without special tokens, up to a stop (answer_text.h). nullopt: there
+  // is no tokenizer.
+  std::optional<std::string> text = {};
   FinishReason finish = FinishReason::kNone;
   std::vector<TokenLogProbs> log_probs = {};  // of `tokens`, if they were asked for
 };
@@ -79,18 +81,27 @@ class TextPrinter {
 class Transcripts {
  public:
   // Without a tokenizer (null), the printer shows token ids. Without a printer (null), nothing is
-  // shown.
-  Transcripts(absl::Span<const Request> requests, const Tokenizer* tokenizer, TextPrinter* printer);
+  // shown. `stops` must be the stops of the requests' matchers.
+  Transcripts(absl::Span<const Request> requests, const Tokenizer* tokenizer,
+              const StopTexts& stops, TextPrinter* printer);
 
-  // The next token of a request. REQUIRES: it is not finished.
+  // Takes the next event of a request; its last event may have no token. REQUIRES: the request is
+  // not finished.
   void Add(int request, const TokenEvent& event);
+
+  // Adds and prints the text that is held back of requests that have not finished, because the
+  // engine has failed. REQUIRES: the last call.
+  void Finish();
 
   // One per request. Texts are whole once their request is finished.
   absl::Span<const Generation> generations() const { return generations_; }
 
  private:
+  // Adds `piece` to the text of a request, and prints it.
+  void Append(int request, std::string_view piece);
+
   std::vector<Generation> generations_;
-  std::vector<StreamingDecoder> decoders_;  // one per request; empty without a tokenizer
+  std::vector<AnswerText> texts_;  // one per request; empty without a tokenizer
   TextPrinter* printer_;
 };
 

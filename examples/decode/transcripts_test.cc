@@ -27,7 +27,7 @@ TEST(TranscriptsTest, TextIsShownAsItIsMadeAndKept) {
   const Tokenizer tokenizer = JargonTokenizer();
   std::ostringstream out;
   TextPrinter printer(out, {""});
-  Transcripts transcripts({{.prompt = {0}}}, &tokenizer, &printer);
+  Transcripts transcripts({{.prompt = {0}}}, &tokenizer, {}, &printer);
   const std::vector<int32_t> tokens = *tokenizer.Encode("foo bar", {.adds_template = false});
   for (const int32_t token : tokens) transcripts.Add(0, Event(token));
   EXPECT_EQ(out.str(), "foo bar");
@@ -44,7 +44,7 @@ TEST(TranscriptsTest, NoPartOfACharacterIsShown) {
   const Tokenizer tokenizer = JargonTokenizer();
   std::ostringstream out;
   TextPrinter printer(out, {""});
-  Transcripts transcripts({{.prompt = {0}}}, &tokenizer, &printer);
+  Transcripts transcripts({{.prompt = {0}}}, &tokenizer, {}, &printer);
   // A character that is not in the corpus is a token a byte.
   const std::string text = "\xf0\x9f\xa6\x99";  // U+1F999, a llama
   const std::vector<int32_t> tokens = *tokenizer.Encode(text, {.adds_template = false});
@@ -58,17 +58,55 @@ TEST(TranscriptsTest, NoPartOfACharacterIsShown) {
 
 TEST(TranscriptsTest, ACharacterThatIsCutOffByTheEndIsReplaced) {
   const Tokenizer tokenizer = JargonTokenizer();
-  Transcripts transcripts({{.prompt = {0}}}, &tokenizer, nullptr);
+  Transcripts transcripts({{.prompt = {0}}}, &tokenizer, {}, nullptr);
   const std::vector<int32_t> tokens =
       *tokenizer.Encode("\xf0\x9f\xa6\x99", {.adds_template = false});
   transcripts.Add(0, Event(tokens[0], FinishReason::kLength));
   EXPECT_EQ(transcripts.generations()[0].text, "\xef\xbf\xbd");
 }
 
+TEST(TranscriptsTest, TextEndsBeforeItsStop) {
+  const Tokenizer tokenizer = JargonTokenizer();
+  const std::vector<int32_t> tokens = *tokenizer.Encode("foo bar", {.adds_template = false});
+  for (const bool is_included : {false, true}) {
+    std::ostringstream out;
+    TextPrinter printer(out, {""});
+    Transcripts transcripts({{.prompt = {0}}}, &tokenizer,
+                            {.texts = {"o b"}, .is_included = is_included}, &printer);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      transcripts.Add(
+          0, Event(tokens[i], i + 1 == tokens.size() ? FinishReason::kStop : FinishReason::kNone));
+    }
+    EXPECT_EQ(out.str(), is_included ? "foo b\n" : "fo\n");
+    EXPECT_EQ(transcripts.generations()[0].text, is_included ? "foo b" : "fo");
+    EXPECT_EQ(transcripts.generations()[0].tokens, tokens);
+  }
+}
+
+TEST(TranscriptsTest, TextThatIsHeldBackIsShownHoweverTheRequestEnds) {
+  const Tokenizer tokenizer = JargonTokenizer();
+  const std::vector<int32_t> tokens = *tokenizer.Encode("foo bar", {.adds_template = false});
+  for (const bool has_end : {false, true}) {
+    std::ostringstream out;
+    TextPrinter printer(out, {""});
+    Transcripts transcripts({{.prompt = {0}}}, &tokenizer, {.texts = {"oo bar END"}}, &printer);
+    for (const int32_t token : tokens) transcripts.Add(0, Event(token));
+    EXPECT_EQ(out.str(), "f");
+    if (has_end) {
+      transcripts.Add(0, {.finish = FinishReason::kCancelled});
+    } else {
+      transcripts.Finish();  // the engine has failed
+    }
+    EXPECT_EQ(out.str(), has_end ? "foo bar\n" : "foo bar");
+    EXPECT_EQ(transcripts.generations()[0].text, "foo bar");
+    EXPECT_EQ(transcripts.generations()[0].tokens, tokens);
+  }
+}
+
 TEST(TranscriptsTest, WithoutATokenizerIdsAreShown) {
   std::ostringstream out;
   TextPrinter printer(out, {""});
-  Transcripts transcripts({{.prompt = {0}}}, nullptr, &printer);
+  Transcripts transcripts({{.prompt = {0}}}, nullptr, {}, &printer);
   transcripts.Add(0, Event(17));
   transcripts.Add(0, Event(4, FinishReason::kLength));
   EXPECT_EQ(out.str(), "17 4\n");
@@ -77,7 +115,7 @@ TEST(TranscriptsTest, WithoutATokenizerIdsAreShown) {
 
 TEST(TranscriptsTest, RequestsAreKeptApart) {
   const Tokenizer tokenizer = JargonTokenizer();
-  Transcripts transcripts({{.prompt = {0}}, {.prompt = {5}}}, &tokenizer, nullptr);
+  Transcripts transcripts({{.prompt = {0}}, {.prompt = {5}}}, &tokenizer, {}, nullptr);
   transcripts.Add(1, Event(17, FinishReason::kLength));
   EXPECT_THAT(transcripts.generations()[1].tokens, ElementsAre(17));
   EXPECT_THAT(transcripts.generations()[0].tokens, ElementsAre());

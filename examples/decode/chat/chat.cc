@@ -50,6 +50,7 @@ absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolde
   REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
                            MakeRequests({&none, 1}, options, folder));
   setup.request = std::move(requests.front());
+  setup.stops = options.stops;
   return setup;
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "reprise/base/ids.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -35,8 +34,8 @@ absl::StatusOr<std::vector<int32_t>> ChatSession::WithTurn(std::string_view text
                    " tokens, got ", tokens.size(), "; /clear begins another"));
 }
 
-absl::StatusOr<bool> ChatSession::TakeEvents(StreamingDecoder& decoder, ChatAnswer& answer,
-                                             OnPiece on_piece, bool& goes_on) {
+absl::StatusOr<bool> ChatSession::TakeEvents(AnswerText& text, ChatAnswer& answer, OnPiece on_piece,
+                                             bool& goes_on) {
   for (const TokenEvent& event : events_) {
     REPRISE_RETURN_IF_ERROR(event.error);
     answer.finish = event.finish;
@@ -45,24 +44,17 @@ absl::StatusOr<bool> ChatSession::TakeEvents(StreamingDecoder& decoder, ChatAnsw
     std::string piece;
     if (event.token.has_value()) {
       answer_.push_back(*event.token);
-      piece = decoder.Push(*event.token);
+      piece = text.Push(*event.token);
     }
-    if (is_last) piece += decoder.Finish();
+    if (is_last) piece += text.Finish();
     goes_on &= on_piece(piece);
     if (is_last) return true;
   }
   return false;
 }
 
-absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_piece) {
-  const auto begin = std::chrono::steady_clock::now();
-  REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, WithTurn(text));
-  Request request = setup_.request;
-  request.prompt = prompt;
-  ChatAnswer answer = {.num_prompt_tokens = static_cast<int64_t>(prompt.size())};
-  answer_.clear();
-  StreamingDecoder decoder(*tokenizer_, SpecialTokenText::kSkip);
-  REPRISE_ASSIGN_OR_RETURN(const SequenceId id, engine_->Add(std::move(request)));
+absl::Status ChatSession::Generate(SequenceId id, AnswerText& text, ChatAnswer& answer,
+                                   OnPiece on_piece) {
   bool goes_on = true;
   bool is_cancelled = false;
   bool has_ended = false;
@@ -75,7 +67,24 @@ absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_pi
       REPRISE_RETURN_IF_ERROR(engine_->Step(events_));
       if (events_.empty()) goes_on &= on_piece("");
     }
-    REPRISE_ASSIGN_OR_RETURN(has_ended, TakeEvents(decoder, answer, on_piece, goes_on));
+    REPRISE_ASSIGN_OR_RETURN(has_ended, TakeEvents(text, answer, on_piece, goes_on));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_piece) {
+  const auto begin = std::chrono::steady_clock::now();
+  REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, WithTurn(text));
+  Request request = setup_.request;
+  request.prompt = prompt;
+  ChatAnswer answer = {.num_prompt_tokens = static_cast<int64_t>(prompt.size())};
+  answer_.clear();
+  // Without the prompt: an answer begins a turn, so its first space separates it from nothing.
+  AnswerText answer_text(*tokenizer_, setup_.request, setup_.stops);
+  REPRISE_ASSIGN_OR_RETURN(const SequenceId id, engine_->Add(std::move(request)));
+  if (absl::Status status = Generate(id, answer_text, answer, on_piece); !status.ok()) {
+    on_piece(answer_text.Finish());  // the text that was held back
+    return status;
   }
   while (engine_->has_work()) {  // steps in flight
     events_.clear();

@@ -20,7 +20,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/decode/answer_text.h"
 #include "examples/decode/chat/chat_template.h"
+#include "reprise/base/ids.h"
 #include "reprise/engine/engine.h"
 #include "reprise/engine/request.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
@@ -32,7 +34,8 @@ struct ChatSetup {
   std::string system = {};
   // Its prompt is the conversation's. The end marker of the template is added to its stop tokens.
   Request request = {};
-  int max_seq_len = 0;  // of the engine
+  StopTexts stops = {};  // the same as in request.new_stop_matcher
+  int max_seq_len = 0;   // of the engine
 };
 
 struct ChatAnswer {
@@ -45,7 +48,8 @@ struct ChatAnswer {
 
 class ChatSession {
  public:
-  // Gets each piece of the answer, and an empty one for steps without text. False ends the answer.
+  // Gets each piece of the answer up to a stop text (answer_text.h), and an empty one for steps
+  // without text. False ends the answer; it still gets the text that was held back.
   using OnPiece = absl::FunctionRef<bool(std::string_view piece)>;
 
   // Both must outlive the session; the engine serves nothing else meanwhile.
@@ -62,8 +66,10 @@ class ChatSession {
  private:
   // The conversation with the user's next turn.
   absl::StatusOr<std::vector<int32_t>> WithTurn(std::string_view text) const;
+  // Runs steps until the sequence has ended.
+  absl::Status Generate(SequenceId id, AnswerText& text, ChatAnswer& answer, OnPiece on_piece);
   // Takes the answer's events; true: it has ended.
-  absl::StatusOr<bool> TakeEvents(StreamingDecoder& decoder, ChatAnswer& answer, OnPiece on_piece,
+  absl::StatusOr<bool> TakeEvents(AnswerText& text, ChatAnswer& answer, OnPiece on_piece,
                                   bool& goes_on);
 
   Engine* const engine_;

@@ -8,17 +8,20 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "examples/decode/answer_text.h"
 
 namespace reprise {
 
 // The events of one request. Called on the engine's thread.
 class ServeClient::Answer {
  public:
-  Answer(ServeClient* client, int64_t line, std::string id, int64_t num_prompt_tokens)
+  Answer(ServeClient* client, int64_t line, std::string id, const Request& request,
+         const StopTexts& stops)
       : client_(client), line_(line), id_(std::move(id)) {
-    usage_.num_prompt_tokens = num_prompt_tokens;
+    usage_.num_prompt_tokens =
+        static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
     if (const Tokenizer* const tokenizer = client->context_->tokenizer) {
-      decoder_.emplace(*tokenizer, SpecialTokenText::kSkip);
+      text_.emplace(*tokenizer, request, stops);
     }
   }
 
@@ -27,17 +30,19 @@ class ServeClient::Answer {
     if (event.token.has_value()) {
       ++usage_.num_generated_tokens;
       std::optional<std::string> text;
-      if (decoder_.has_value()) {
-        text = decoder_->Push(*event.token);
-        if (is_last) *text += decoder_->Finish();
+      if (text_.has_value()) {
+        text = text_->Push(*event.token);
+        if (is_last) *text += text_->Finish();
       }
       client_->Push(TokenEventLine(id_, event, text));
     }
     if (!is_last) return;
+    std::string rest;  // held-back text if the last event has no token
+    if (text_.has_value() && !event.token.has_value()) rest = text_->Finish();
     // First: the client may use the id again as soon as it reads the event.
     client_->Forget(id_);
     client_->Push(event.finish == FinishReason::kRefused ? ErrorEventLine(line_, id_, event.error)
-                                                         : EndEventLine(id_, event, usage_));
+                                                         : EndEventLine(id_, event, rest, usage_));
     client_->Ended();
   }
 
@@ -46,7 +51,7 @@ class ServeClient::Answer {
   int64_t line_;
   std::string id_;
   ServeUsage usage_;
-  std::optional<StreamingDecoder> decoder_;
+  std::optional<AnswerText> text_;
 };
 
 ServeClient::ServeClient(AsyncEngine* engine, const ServeContext* context, Outbox* out)
@@ -84,9 +89,7 @@ void ServeClient::Add(int64_t line, std::string id, const ServeRequest& served) 
   }
   request->priority = served.priority;
   request->deadline = now + served.timeout;
-  const int64_t num_prompt_tokens =
-      static_cast<int64_t>(request->prompt.size() + request->encoder_tokens.size());
-  auto answer = std::make_shared<Answer>(this, line, id, num_prompt_tokens);
+  auto answer = std::make_shared<Answer>(this, line, id, *request, served.options.stops);
   absl::Status refused;
   {
     // The listener locks it too: it forgets the id after it is here.

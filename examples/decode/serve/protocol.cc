@@ -92,10 +92,27 @@ absl::StatusOr<Prompt> ReadPrompt(const JsonFields& fields, const PromptMembers&
 }
 
 absl::StatusOr<ServeRequest> ReadRequest(const JsonFields& fields, const DecodeOptions& defaults) {
-  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers(
-      {"id", "prompt", "prompt_tokens", "max_new_tokens", "ignore_eos", "temperature", "top_k",
-       "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
-       "stop", "log_probs", "priority", "timeout_s", "predicted", "predicted_tokens"}));
+  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers({"id",
+                                               "prompt",
+                                               "prompt_tokens",
+                                               "max_new_tokens",
+                                               "ignore_eos",
+                                               "temperature",
+                                               "top_k",
+                                               "top_p",
+                                               "min_p",
+                                               "seed",
+                                               "repetition_penalty",
+                                               "presence_penalty",
+                                               "frequency_penalty",
+                                               "stop",
+                                               "stop_tokens",
+                                               "include_stop",
+                                               "log_probs",
+                                               "priority",
+                                               "timeout_s",
+                                               "predicted",
+                                               "predicted_tokens"}));
   ServeRequest request = {.options = defaults};
   absl::StatusOr<Prompt> prompt = ReadPrompt(fields, {});
   if (!prompt.ok()) {
@@ -127,8 +144,16 @@ absl::StatusOr<ServeRequest> ReadRequest(const JsonFields& fields, const DecodeO
                            fields.OptionalDouble("timeout_s", {.min = 0, .max = kMost}));
   if (timeout.has_value()) request.timeout = absl::Seconds(*timeout);
   if (fields.Find("stop") != nullptr) {
-    REPRISE_ASSIGN_OR_RETURN(request.options.stops, StopsOf(fields));
+    REPRISE_ASSIGN_OR_RETURN(request.options.stops.texts, StopsOf(fields));
   }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> stop_tokens,
+                           fields.OptionalInts("stop_tokens", {.min = 0, .max = kMaxInt}));
+  if (stop_tokens.has_value()) {
+    request.options.stop_tokens.assign(stop_tokens->begin(), stop_tokens->end());
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> includes_stop,
+                           fields.OptionalBool("include_stop"));
+  if (includes_stop.has_value()) request.options.stops.is_included = *includes_stop;
   REPRISE_RETURN_IF_ERROR(ReadSampling(fields, request.options.sampling));
   return request;
 }
@@ -171,12 +196,14 @@ std::string TokenEventLine(std::string_view id, const TokenEvent& event,
       "}");
 }
 
-std::string EndEventLine(std::string_view id, const TokenEvent& event, const ServeUsage& usage) {
+std::string EndEventLine(std::string_view id, const TokenEvent& event, std::string_view text,
+                         const ServeUsage& usage) {
   return absl::StrCat(
       R"({"event":"end","id":)", std::string(id), R"(,"finish_reason":")",
-      std::string(FinishReasonName(event.finish)), R"(","usage":{"prompt_tokens":)",
-      usage.num_prompt_tokens, R"(,"cached_tokens":)", event.num_cached_tokens,
-      R"(,"generated_tokens":)", usage.num_generated_tokens, "}",
+      std::string(FinishReasonName(event.finish)), "\"",
+      text.empty() ? "" : absl::StrCat(R"(,"text":)", Quoted(text)),
+      R"(,"usage":{"prompt_tokens":)", usage.num_prompt_tokens, R"(,"cached_tokens":)",
+      event.num_cached_tokens, R"(,"generated_tokens":)", usage.num_generated_tokens, "}",
       event.error.ok() ? ""
                        : absl::StrCat(R"(,"error":)", Quoted(std::string(event.error.message()))),
       "}");

@@ -61,7 +61,7 @@ ServeLine ParseServeLine(std::string_view line, const DecodeOptions& defaults);
 
 // Events, each a line without its end. Text that is not UTF-8 becomes U+FFFD. `id`: as JSON.
 
-// `text`: what the token makes certain; nullopt: there is no tokenizer.
+// `text`: what the token makes certain of the answer (answer_text.h); nullopt: there is no tokenizer.
 std::string TokenEventLine(std::string_view id, const TokenEvent& event,
                            const std::optional<std::string>& text);
 
@@ -69,8 +69,11 @@ struct ServeUsage {
   int64_t num_prompt_tokens = 0;
   int64_t num_generated_tokens = 0;
 };
-// Also of the usage: event.num_cached_tokens. REQUIRES: event.finish is neither kNone nor kRefused.
-std::string EndEventLine(std::string_view id, const TokenEvent& event, const ServeUsage& usage);
+// `text`: the rest of the answer, if the event has no token; the line has no such field if it is
+// empty. Also of the usage: event.num_cached_tokens. REQUIRES: event.finish is neither kNone nor
+// kRefused.
+std::string EndEventLine(std::string_view id, const TokenEvent& event, std::string_view text,
+                         const ServeUsage& usage);
 
 // A line that was refused. `id` may be empty.
 std::string ErrorEventLine(int64_t line, std::string_view id, const absl::Status& error);

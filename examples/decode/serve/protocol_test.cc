@@ -34,12 +34,15 @@ TEST(ServeProtocolTest, ALineTakesTheProgramsOptionsForWhatItDoesNotSay) {
   DecodeOptions defaults;
   defaults.max_new_tokens = 7;
   defaults.sampling.temperature = 0.5f;
-  defaults.stops = {"end"};
+  defaults.stops = {.texts = {"end"}, .is_included = true};
+  defaults.stop_tokens = {8};
   const ServeRequest request = Parsed(R"({"id":1,"prompt":"a"})", defaults);
   EXPECT_EQ(request.prompt, Prompt{.content = "a"});
   EXPECT_EQ(request.options.max_new_tokens, 7);
   EXPECT_EQ(request.options.sampling.temperature, 0.5f);
-  EXPECT_THAT(request.options.stops, ElementsAre("end"));
+  EXPECT_THAT(request.options.stops.texts, ElementsAre("end"));
+  EXPECT_TRUE(request.options.stops.is_included);
+  EXPECT_THAT(request.options.stop_tokens, ElementsAre(8));
   EXPECT_EQ(request.priority, 0);
   EXPECT_EQ(request.timeout, absl::InfiniteDuration());
 }
@@ -49,6 +52,7 @@ TEST(ServeProtocolTest, TakesEveryField) {
       R"({"id":"x","prompt_tokens":[5,6],"max_new_tokens":9,"ignore_eos":true,"temperature":0.75,)"
       R"("top_k":4,"top_p":0.5,"min_p":0.25,"seed":12,"repetition_penalty":1.5,)"
       R"("presence_penalty":-1,"frequency_penalty":2,"stop":["a","b"],"log_probs":3,)"
+      R"("stop_tokens":[7,8],"include_stop":true,)"
       R"("priority":-2,"timeout_s":1.5})");
   EXPECT_EQ(request.prompt, (Prompt{.content = TokenList{5, 6}}));
   EXPECT_EQ(request.options.max_new_tokens, 9);
@@ -61,11 +65,16 @@ TEST(ServeProtocolTest, TakesEveryField) {
   EXPECT_EQ(request.options.sampling.repetition_penalty, 1.5f);
   EXPECT_EQ(request.options.sampling.presence_penalty, -1.0f);
   EXPECT_EQ(request.options.sampling.frequency_penalty, 2.0f);
-  EXPECT_THAT(request.options.stops, ElementsAre("a", "b"));
+  EXPECT_THAT(request.options.stops.texts, ElementsAre("a", "b"));
+  EXPECT_TRUE(request.options.stops.is_included);
+  EXPECT_THAT(request.options.stop_tokens, ElementsAre(7, 8));
   EXPECT_EQ(request.options.num_log_probs, 3);
   EXPECT_EQ(request.priority, -2);
   EXPECT_EQ(request.timeout, absl::Milliseconds(1500));
-  EXPECT_THAT(Parsed(R"({"id":1,"prompt":"a","stop":"one"})").options.stops, ElementsAre("one"));
+  EXPECT_THAT(Parsed(R"({"id":1,"prompt":"a","stop":"one"})").options.stops.texts,
+              ElementsAre("one"));
+  EXPECT_THAT(Parsed(R"({"id":1,"prompt":"a","stop_tokens":7})").options.stop_tokens,
+              ElementsAre(7));
 }
 
 TEST(ServeProtocolTest, AnAnswerMayBePredicted) {
@@ -125,6 +134,9 @@ TEST(ServeProtocolTest, WhatCannotBeServedIsNamed) {
       {R"({"id":1,"prompt":"a","ignore_eos":1})", "line: ignore_eos: expected"},
       {R"({"id":1,"prompt":"a","stop":[""]})", "line: stop: expected"},
       {R"({"id":1,"prompt":"a","stop":[1]})", "line: stop: expected"},
+      {R"({"id":1,"prompt":"a","stop_tokens":[-1]})", "line: stop_tokens"},
+      {R"({"id":1,"prompt":"a","stop_tokens":"a"})", "line: stop_tokens: expected"},
+      {R"({"id":1,"prompt":"a","include_stop":1})", "line: include_stop: expected"},
       {R"({"id":1,"prompt":"a","predicted_tokens":[]})",
        "line: predicted: predicted_tokens is empty"},
       {R"({"id":1,"prompt":"a","predicted_tokens":[-4]})",
@@ -151,11 +163,12 @@ TEST(ServeProtocolTest, EventsAreOneLineOfJson) {
   const json scored = json::parse(TokenEventLine(
       "7", {.token = 5, .log_probs = TokenLogProbs{.token = 5, .log_prob = -0.5f, .rank = 1}}, ""));
   EXPECT_EQ(scored.at("log_probs").at("log_prob"), -0.5);
-  EXPECT_EQ(EndEventLine("7", {.num_cached_tokens = 2, .finish = FinishReason::kStop}, {3, 11}),
+  EXPECT_EQ(EndEventLine("7", {.num_cached_tokens = 2, .finish = FinishReason::kStop}, "", {3, 11}),
             R"({"event":"end","id":7,"finish_reason":"stop",)"
             R"("usage":{"prompt_tokens":3,"cached_tokens":2,"generated_tokens":11}})");
   const json failed = json::parse(EndEventLine(
-      "7", {.finish = FinishReason::kError, .error = absl::InternalError("b\"ad")}, {}));
+      "7", {.finish = FinishReason::kError, .error = absl::InternalError("b\"ad")}, "a\n", {}));
+  EXPECT_EQ(failed.at("text"), "a\n");
   EXPECT_EQ(failed.at("error"), "b\"ad");
   EXPECT_EQ(ErrorEventLine(3, "", absl::InternalError("bad\nline \xff")),
             "{\"event\":\"error\",\"line\":3,\"error\":\"bad\\nline \xef\xbf\xbd\"}");

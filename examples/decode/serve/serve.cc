@@ -26,7 +26,7 @@ ServeContext ContextOf(const DecodeOptions& options, const ModelFolder& folder) 
       .defaults = options,
       .tokenizer = folder.tokenizer.has_value() ? &*folder.tokenizer : nullptr,
       .make_request = [&options, &folder](const ServeRequest& request) -> absl::StatusOr<Request> {
-        const bool is_of_flag = request.options.stops == options.stops;
+        const bool is_of_flag = request.options.stops.texts == options.stops.texts;
         REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
                                  MakeRequests({&request.prompt, 1}, request.options, folder,
                                               is_of_flag ? "--stop" : "stop"));

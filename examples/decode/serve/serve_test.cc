@@ -146,6 +146,7 @@ std::map<std::string, Answer> AnswersOf(const std::vector<json>& events) {
       answer.tokens.push_back(event.at("token"));
       answer.text += event.at("text").get<std::string>();
     } else {
+      answer.text += event.value("text", "");
       answer.end = event;
     }
   }
@@ -223,13 +224,61 @@ TEST(ServeTest, FieldsOfALineChangeItsTextAlone) {
   EXPECT_EQ(answers.at("1").text,
             RunTexts({{.content = "foo\n"}}, 12)[0].at("text").get<std::string>());
   EXPECT_EQ(answers.at("2").end.at("finish_reason"), "stop");
-  EXPECT_THAT(answers.at("2").text, HasSubstr("e"));
+  const std::string whole = RunTexts({{.content = "foo\n"}}, 40)[0].at("text");
+  EXPECT_EQ(answers.at("2").text, whole.substr(0, whole.find('e')));
   EXPECT_EQ(answers.at("3").tokens, answers.at("1").tokens);
   std::vector<int> penalised = answers.at("4").tokens;  // no token comes twice
   EXPECT_THAT(penalised, SizeIs(40));
   std::sort(penalised.begin(), penalised.end());
   EXPECT_EQ(std::adjacent_find(penalised.begin(), penalised.end()), penalised.end());
   EXPECT_EQ(answers.at("5").end.at("finish_reason"), "deadline");
+}
+
+TEST(ServeTest, TextThatIsHeldBackIsReturnedHoweverTheRequestEnds) {
+  DecodeOptions options = ServeOptions();
+  options.stop = StopChoice::kAtLengthOnly;
+  options.max_new_tokens = 200;
+  const std::string whole =
+      AnswersOf(Serve("{\"id\":1,\"prompt\":\"foo\\n\"}\n", options)).at("1").text;
+  PipeServer server(options);
+  LineClient& client = server.client();
+  // All of the text may become the stop.
+  const json line = {{"id", "cancelled"}, {"prompt", "foo\n"}, {"stop", whole + "x"}};
+  client.SendLine(line);
+  std::vector<json> events = {*client.Receive()};
+  client.SendLine({{"cancel", "cancelled"}});
+  json length = line;
+  length.update({{"id", "length"}, {"max_new_tokens", 8}});
+  client.SendLine(length);
+  for (json& event : server.Finish()) events.push_back(std::move(event));
+  const auto answers = AnswersOf(events);
+  for (const std::string id : {"cancelled", "length"}) {
+    const Answer& answer = answers.at(json(id).dump());
+    EXPECT_EQ(answer.end.at("finish_reason"), id);
+    EXPECT_FALSE(answer.text.empty()) << id;
+    EXPECT_EQ(answer.text, whole.substr(0, answer.text.size())) << id;
+    EXPECT_EQ(answer.end.contains("text"), id == "cancelled");
+  }
+  for (size_t i = 0; i < events.size(); ++i) {
+    const bool is_last = i + 2 == events.size() && events[i].at("id") == "length";
+    if (events[i].at("event") == "token" && !is_last) EXPECT_EQ(events[i].at("text"), "");
+  }
+}
+
+TEST(ServeTest, StopTokensEndAnAnswer) {
+  const auto whole = AnswersOf(Serve("{\"id\":1,\"prompt\":\"foo\\n\"}\n")).at("1");
+  ASSERT_GT(whole.tokens.size(), 3u);
+  const json line = {{"id", 1}, {"prompt", "foo\n"}, {"stop_tokens", whole.tokens[2]}};
+  const auto stopped = AnswersOf(Serve(line.dump())).at("1");
+  EXPECT_EQ(stopped.end.at("finish_reason"), "stop");
+  EXPECT_LE(stopped.tokens.size(), 3u);
+  EXPECT_EQ(stopped.tokens.back(), whole.tokens[2]);
+  EXPECT_EQ(stopped.text, whole.text.substr(0, stopped.text.size()));
+  json included = line;
+  included["include_stop"] = true;
+  const std::string text = AnswersOf(Serve(included.dump())).at("1").text;
+  EXPECT_GT(text.size(), stopped.text.size());
+  EXPECT_EQ(text, whole.text.substr(0, text.size()));
 }
 
 TEST(ServeTest, AHostileLineGivesOneErrorAndNothingElse) {

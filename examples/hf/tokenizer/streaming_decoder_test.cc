@@ -64,7 +64,7 @@ TEST_F(StreamingDecoderTest, IdsWithoutATokenAddNothing) {
   EXPECT_EQ(decoder_.Push(0xA9), "é");
 }
 
-TEST_F(StreamingDecoderTest, TextBeginsAfterTheTokensBeforeIt) {
+TEST_F(StreamingDecoderTest, TextBeginsAfterThePrompt) {
   decoder_.Begin({'a', 261, 0xC3});  // <s> has no text
   EXPECT_EQ(decoder_.Push(0xA9), "é");
   EXPECT_EQ(decoder_.Push(260), " w");

@@ -181,7 +181,7 @@ TEST(TextDecoderTest, KnownTextDividesACharacter) {
   }
 }
 
-// By definition: the text of all tokens without that of the known ones.
+// Definition: the text of all tokens without the text of the known tokens.
 TEST(TextDecoderTest, TextAfterKnownTextIsTheRestOfAllText) {
   const std::vector<std::pair<std::vector<DecoderStep>, std::vector<std::string>>> kinds = {
       {SentencePiece(),

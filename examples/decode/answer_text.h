@@ -1,0 +1,93 @@
+// The text of a request's answer as it is returned: what follows the prompt, up to the first stop.
+//
+//   AnswerText text(tokenizer, request, {.texts = {"END"}});
+//   text.Push(token);       // " is E": the text that is certain; "" if the end may become a stop
+//   if (text.has_stopped()) ...
+//   text.Finish();          // however the request ends: the text that was held back
+//
+// 1. The joined results are Decode() of the prompt and the tokens, without the text of the prompt,
+//    cut where the stop begins (StopTexts::is_included: where it ends).
+// 2. The request ends with the first token with which the text would contain a stop if it were
+//    returned now. Of several stops in one token the first to be complete counts; if two end with
+//    the same byte, the longer one.
+// 3. A stop text may name special tokens, "<|eot_id|>" or "<|im_end|>\n". It is looked for in the
+//    text with these tokens written out. The returned text has no special tokens.
+//
+// Thread safety: none; one owner. A copy continues on its own. The tokenizer must outlive the text.
+
+#ifndef EXAMPLES_DECODE_ANSWER_TEXT_H_
+#define EXAMPLES_DECODE_ANSWER_TEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "examples/decode/stop_scan.h"
+#include "reprise/engine/request.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
+
+namespace reprise {
+
+// Texts that end an answer.
+struct StopTexts {
+  std::vector<std::string> texts = {};  // none is empty
+  // Whether the answer contains the stop text that ended it. Text after the stop is never returned.
+  bool is_included = false;
+
+  friend bool operator==(const StopTexts&, const StopTexts&) = default;
+};
+
+class AnswerText {
+ public:
+  // Reads the prompt, the stop tokens and the forced tokens of `request`. The text of a stop token
+  // is returned only if stops are included. Forced tokens have no stops. Cost: linear in the prompt.
+  AnswerText(const Tokenizer& tokenizer, const Request& request, const StopTexts& stops);
+
+  // Takes the next token. Returns text that neither later tokens nor a stop can change, often empty.
+  // After a stop: no text.
+  std::string Push(int32_t token);
+
+  // The text contains a stop text.
+  bool has_stopped() const { return has_stopped_; }
+
+  // Returns the rest of the text; U+FFFD for an unfinished character. REQUIRES: the last call.
+  std::string Finish();
+
+ private:
+  // Where a stop has been found.
+  struct Match {
+    size_t begin = 0;  // of the stop, in bytes of the text that has not been dropped
+    const std::string* stop = nullptr;
+  };
+  // The content of a special token, before byte `offset` of the decoder's pending text.
+  struct Mark {
+    size_t offset = 0;
+    std::string_view content;
+  };
+
+  bool IsStopToken(int32_t token) const;
+  // Notes a special token that is part of a stop text.
+  void MarkSpecial(int32_t token);
+  // Passes `text`, which begins at byte `begin`, and the marks within to `scans`.
+  std::optional<Match> Scan(std::string_view text, size_t begin,
+                            std::vector<StopScan>& scans) const;
+  std::string Stop(const std::string& text, const Match& match);
+
+  const Tokenizer* tokenizer_;
+  StreamingDecoder decoder_;
+  std::vector<int32_t> stop_tokens_;
+  bool is_included_;
+  std::vector<StopScan> scans_;  // one per stop text, of the text that the decoder has returned
+  std::vector<Mark> marks_;      // not passed to scans_ yet
+  std::string held_;             // the end of that text, from the first byte that may be in a stop
+  size_t num_returned_ = 0;      // bytes of held_ that were returned: if stops are included
+  bool has_stopped_ = false;
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_DECODE_ANSWER_TEXT_H_
