@@ -33,7 +33,8 @@ absl::StatusOr<SamplingOptions> SamplingOf(const DecodeArguments& arguments) {
                                                    kMaxTemperature, "], got ",
                                                    arguments.temperature));
   }
-  if (!(arguments.top_p > 0 && arguments.top_p <= 1)) {
+  // The smallest double above 0 is 0 as a float32.
+  if (!(static_cast<float>(arguments.top_p) > 0 && arguments.top_p <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--top_p: expected a number in (0, 1], got ", arguments.top_p));
   }

@@ -255,7 +255,7 @@ TEST(DecodeOptionsTest, NumbersThatAreNoneAreRefused) {
   for (const double temperature : {-0.1, infinity, std::nan("")}) {
     EXPECT_THAT(Problem({.temperature = temperature}), StartsWith("--temperature: expected"));
   }
-  for (const double top_p : {0.0, -1.0, 1.0001, infinity, std::nan("")}) {
+  for (const double top_p : {0.0, 1e-50, -1.0, 1.0001, infinity, std::nan("")}) {
     EXPECT_THAT(Problem({.top_p = top_p}), StartsWith("--top_p: expected"));
   }
   for (const double penalty : {-1e7, infinity, std::nan("")}) {

@@ -54,6 +54,13 @@ absl::Status ReadFloat(const JsonFields& fields, const char* name, DoubleRange r
   return absl::OkStatus();
 }
 
+// Above 0 as a float32, as the engine requires.
+absl::Status ReadTopP(const JsonFields& fields, float& value) {
+  const absl::Status status = ReadFloat(fields, "top_p", {.min = 0, .max = 1}, value);
+  if (status.ok() && value > 0) return absl::OkStatus();
+  return fields.Unexpected("top_p", "a number in (0, 1]");
+}
+
 absl::Status ReadInt(const JsonFields& fields, const char* name, IntRange range, int& value) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> given, fields.OptionalInt(name, range));
   if (given.has_value()) value = static_cast<int>(*given);
@@ -66,7 +73,7 @@ absl::Status ReadSampling(const JsonFields& fields, SamplingOptions& sampling) {
   REPRISE_RETURN_IF_ERROR(
       ReadFloat(fields, "temperature", {.min = 0, .max = kMost}, sampling.temperature));
   REPRISE_RETURN_IF_ERROR(ReadInt(fields, "top_k", kInts, sampling.top_k));
-  REPRISE_RETURN_IF_ERROR(ReadFloat(fields, "top_p", {.min = 0, .max = 1}, sampling.top_p));
+  REPRISE_RETURN_IF_ERROR(ReadTopP(fields, sampling.top_p));
   REPRISE_RETURN_IF_ERROR(ReadFloat(fields, "min_p", {.min = 0, .max = 1}, sampling.min_p));
   REPRISE_RETURN_IF_ERROR(ReadFloat(fields, "repetition_penalty", {.min = 1 / kMost, .max = kMost},
                                     sampling.repetition_penalty));

@@ -288,7 +288,7 @@ TEST(ServeTest, AHostileLineGivesOneErrorAndNothingElse) {
       R"({"id":9,"prompt":"a","unknown":1})",
       R"({"id":9,"prompt":["a"]})",
       R"({"id":9,"prompt_tokens":[4096]})",  // beyond the vocabulary: the engine says so
-      R"({"id":9,"prompt":"a","top_p":0})",  // likewise
+      R"({"id":9,"prompt":"a","top_p":0})",
       std::string(1 << 16, '['),
       "{\"id\":9,\"prompt\":\"" + std::string(size_t{100} << 20, 'x') + "\"}",
       std::string("\0\0\0", 3),
