@@ -11,6 +11,7 @@ int main(int, char** argv) {
   const auto prompt = folder.tokenizer.value().Encode(argv[2]).value();
   engine->Add({.prompt = prompt, .stop_tokens = folder.eos_token_ids()}).value();
   reprise::StreamingDecoder text(*folder.tokenizer, reprise::SpecialTokenText::kSkip);
+  text.Begin(prompt);  // keeps the space between the prompt and the answer
   for (std::vector<reprise::TokenEvent> events; engine->has_work(); events.clear()) {
     if (!engine->Step(events).ok()) return 1;
     for (const auto& event : events) std::cout << text.Push(event.token.value()) << std::flush;

@@ -11,6 +11,7 @@
 // Streaming, without ever printing a part of a character:
 //
 //   StreamingDecoder decoder(tokenizer, SpecialTokenText::kSkip);
+//   decoder.Begin(prompt);
 //   for (...) std::cout << decoder.Push(token) << std::flush;
 //   std::cout << decoder.Finish();
 //
