@@ -110,7 +110,9 @@ void Transcripts::Append(int request, std::string_view piece) {
 void Transcripts::Finish() {
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (generations_[i].finish != FinishReason::kNone) continue;
-    Append(static_cast<int>(i), texts_[i].Finish());
+    const std::string rest = texts_[i].Finish();
+    // A run that fails at once prints nothing, no heading either.
+    if (!rest.empty()) Append(static_cast<int>(i), rest);
   }
 }
 
