@@ -51,6 +51,7 @@ absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolde
                            MakeRequests({&none, 1}, options, folder));
   setup.request = std::move(requests.front());
   setup.stops = options.stops;
+  if (options.stop == StopChoice::kAtEndOfText) setup.end_tokens = folder.eos_token_ids();
   return setup;
 }
 

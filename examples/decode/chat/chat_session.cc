@@ -12,11 +12,9 @@ namespace reprise {
 
 ChatSession::ChatSession(Engine* engine, const Tokenizer* tokenizer, ChatSetup setup)
     : engine_(engine), tokenizer_(tokenizer), setup_(std::move(setup)) {
-  // First: the one that an answer is ended with if the model has not done so.
-  std::vector<int32_t>& stops = setup_.request.stop_tokens;
   if (const std::optional<int32_t> end = tokenizer->FindToken(setup_.chat.EndMarker())) {
-    stops.erase(std::remove(stops.begin(), stops.end(), *end), stops.end());
-    stops.insert(stops.begin(), *end);
+    setup_.request.stop_tokens.push_back(*end);
+    setup_.end_tokens.insert(setup_.end_tokens.begin(), *end);
   }
 }
 
@@ -93,10 +91,10 @@ absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_pi
   answer.num_tokens = static_cast<int64_t>(answer_.size());
   tokens_ = std::move(prompt);
   tokens_.insert(tokens_.end(), answer_.begin(), answer_.end());
-  const std::vector<int32_t>& stops = setup_.request.stop_tokens;
+  const std::vector<int32_t>& ends = setup_.end_tokens;
   const bool is_ended =
-      !answer_.empty() && std::find(stops.begin(), stops.end(), answer_.back()) != stops.end();
-  if (!is_ended && !stops.empty()) tokens_.push_back(stops.front());
+      !answer_.empty() && std::find(ends.begin(), ends.end(), answer_.back()) != ends.end();
+  if (!is_ended && !ends.empty()) tokens_.push_back(ends.front());
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return answer;
 }

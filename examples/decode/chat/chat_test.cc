@@ -78,6 +78,32 @@ TEST(ChatTest, ALineIsAnsweredAsRunContinuesIt) {
   EXPECT_THAT(output.err, HasSubstr("/clear begins another conversation"));
 }
 
+TEST(ChatTest, AnAnswerEndsBeforeItsStop) {
+  DecodeOptions options = ChatOptions();
+  options.stops.texts = {"j.\nSy"};
+  EXPECT_EQ(Chat("zero-content\n", options).out, "ad\n");
+  options.stops.is_included = true;
+  EXPECT_EQ(Chat("zero-content\n", options).out, "adj.\nSy\n");
+  options.stops.texts = {"adj.\nSyn. {content-free}. no such text"};  // held back until the end
+  EXPECT_EQ(Chat("zero-content\n", options).out, RunText("zero-content\n"));
+}
+
+// The user's stop token ends no turn: the end-of-text token is appended to it, as to any answer that
+// the model has not ended.
+TEST(ChatTest, AStopTokenEndsAnAnswerWithoutEndingItsTurn) {
+  DecodeOptions options = ChatOptions();
+  options.shows_stats = true;
+  options.max_new_tokens = 1;
+  const std::string limited = Chat("foo\nfoo\n", options).err;
+  options.max_new_tokens = 8;
+  options.stop_tokens = {16};  // "/", the first token of the answer
+  const std::string stopped = Chat("foo\nfoo\n", options).err;
+  const auto prompt_tokens = [](const std::string& err) {
+    return err.substr(err.rfind(" of "), err.rfind(" prompt tokens") - err.rfind(" of "));
+  };
+  EXPECT_EQ(prompt_tokens(stopped), prompt_tokens(limited));
+}
+
 TEST(ChatTest, TurnsAreFoundInTheCacheAndAClearedConversationIsNot) {
   DecodeOptions options = ChatOptions();
   options.shows_stats = true;
