@@ -15,9 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "examples/decode/answer_text.h"
 #include "examples/decode/flags.h"
 #include "examples/decode/prompt.h"
+#include "examples/decode/text/answer_text.h"
 #include "reprise/base/dtype.h"
 #include "reprise/engine/create_engine.h"
 #include "reprise/engine/request.h"

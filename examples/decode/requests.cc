@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "examples/decode/answer_text.h"
-#include "examples/decode/stop_text.h"
+#include "examples/decode/text/answer_text.h"
+#include "examples/decode/text/stop_text.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/graphs/graph_set_options.h"
 #include "reprise/runner/sampling/logits_params.h"

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "examples/decode/answer_text.h"
 #include "examples/decode/prompt.h"
+#include "examples/decode/text/answer_text.h"
 #include "reprise/engine/request.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "examples/decode/answer_text.h"
+#include "examples/decode/text/answer_text.h"
 
 namespace reprise {
 

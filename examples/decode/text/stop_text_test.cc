@@ -1,4 +1,4 @@
-#include "examples/decode/stop_text.h"
+#include "examples/decode/text/stop_text.h"
 
 #include <string>
 #include <vector>

@@ -12,8 +12,8 @@
 // Thread safety: none; one owner. A copy continues on its own, and shares the stop. Cost: O(1) per
 // byte, amortised.
 
-#ifndef EXAMPLES_DECODE_STOP_SCAN_H_
-#define EXAMPLES_DECODE_STOP_SCAN_H_
+#ifndef EXAMPLES_DECODE_TEXT_STOP_SCAN_H_
+#define EXAMPLES_DECODE_TEXT_STOP_SCAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -56,4 +56,4 @@ class StopScan {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_DECODE_STOP_SCAN_H_
+#endif  // EXAMPLES_DECODE_TEXT_STOP_SCAN_H_

@@ -1,4 +1,4 @@
-#include "examples/decode/stop_scan.h"
+#include "examples/decode/text/stop_scan.h"
 
 #include <utility>
 

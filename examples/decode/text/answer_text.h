@@ -15,8 +15,8 @@
 //
 // Thread safety: none; one owner. A copy continues on its own. The tokenizer must outlive the text.
 
-#ifndef EXAMPLES_DECODE_ANSWER_TEXT_H_
-#define EXAMPLES_DECODE_ANSWER_TEXT_H_
+#ifndef EXAMPLES_DECODE_TEXT_ANSWER_TEXT_H_
+#define EXAMPLES_DECODE_TEXT_ANSWER_TEXT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/decode/stop_scan.h"
+#include "examples/decode/text/stop_scan.h"
 #include "reprise/engine/request.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 
@@ -90,4 +90,4 @@ class AnswerText {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_DECODE_ANSWER_TEXT_H_
+#endif  // EXAMPLES_DECODE_TEXT_ANSWER_TEXT_H_

@@ -1,7 +1,7 @@
 // Texts of answers, by tokenizers of the published kinds. Expected texts are those of Decode(), cut
 // at the stop.
 
-#include "examples/decode/answer_text.h"
+#include "examples/decode/text/answer_text.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "examples/decode/stop_text.h"
+#include "examples/decode/text/stop_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -6,13 +6,13 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef EXAMPLES_DECODE_STOP_TEXT_H_
-#define EXAMPLES_DECODE_STOP_TEXT_H_
+#ifndef EXAMPLES_DECODE_TEXT_STOP_TEXT_H_
+#define EXAMPLES_DECODE_TEXT_STOP_TEXT_H_
 
 #include <cstdint>
 #include <utility>
 
-#include "examples/decode/answer_text.h"
+#include "examples/decode/text/answer_text.h"
 #include "reprise/engine/request.h"
 
 namespace reprise {
@@ -35,4 +35,4 @@ class StopText : public StopMatcher {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_DECODE_STOP_TEXT_H_
+#endif  // EXAMPLES_DECODE_TEXT_STOP_TEXT_H_

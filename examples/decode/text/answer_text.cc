@@ -1,4 +1,4 @@
-#include "examples/decode/answer_text.h"
+#include "examples/decode/text/answer_text.h"
 
 #include <algorithm>
 
