@@ -1,6 +1,7 @@
 #include "examples/decode/text/answer_text.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace reprise {
 

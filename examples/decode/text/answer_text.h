@@ -1,7 +1,7 @@
 // The text of a request's answer as it is returned: what follows the prompt, up to the first stop.
 //
 //   AnswerText text(tokenizer, request, {.texts = {"END"}});
-//   text.Push(token);       // " is E": the text that is certain; "" if the end may become a stop
+//   text.Push(token);       // of the token " is E": " is ", since the "E" may begin the stop
 //   if (text.has_stopped()) ...
 //   text.Finish();          // however the request ends: the text that was held back
 //
@@ -23,7 +23,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "examples/decode/text/stop_scan.h"
