@@ -18,9 +18,17 @@
 namespace reprise {
 
 // Understood: literals; . ^ $ |; (?:) (?i:) (?=) (?!) (?<=) (?<!) (?>) and plain groups; * + ? with
-// ? or + behind, {n} {n,} {n,m}; [] without nesting; \p{} \P{} \s \S \d \D \r \n \t \x{} and
-// escaped ASCII punctuation. The result is for PCRE2_UTF and PCRE2_MULTILINE, with LF as the only
-// new line.
+// ? or + behind, {n} {n,} {n,m}; []; \p{} \P{} \s \S \d \D \r \n \t \x{} and escaped ASCII
+// punctuation. The result is for PCRE2_UTF and PCRE2_MULTILINE, with LF as the only new line.
+//
+// PCRE2 10.42 has neither classes within classes nor &&, so these are written out, for up to 16
+// levels:
+//
+//   [^a[bc]]    [^abc]                    an inner class adds its characters
+//   [a[^b]]     (?>[a]|[^b])              so does the complement of one
+//   [a-z&&[^c]] (?:(?=[a-z])(?>[^c]))     && keeps what both sides have
+//
+// Within (?i:) negated inner classes and && are refused: the libraries ignore case in another order.
 // Errors: InvalidArgument, naming the construct and its byte offset, for all others. A pattern that
 // is understood may still be malformed: PCRE2 reports that. REQUIRES: `pattern` is UTF-8.
 absl::StatusOr<std::string> ToPcre2Syntax(std::string_view pattern);

@@ -33,6 +33,28 @@ TEST(PatternSyntaxTest, LeavesWhatBothLibrariesUnderstand) {
             R"(\p{Nd}\P{Nd}\\s)");  // the last is a backslash and an s
 }
 
+TEST(PatternSyntaxTest, WritesOutClassesWithinClasses) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"([^(\s|[.,!]é)]+)", R"([^(\p{White_Space}|\.,!é)]+)"},
+      {"[a[b[c]d]e]", "[abcde]"},
+      {"[[^a]]", "(?>[^a])"},
+      {"[a[^b]c]", "(?>[ac]|[^b])"},
+      {"[^a[^b]]", "(?:(?!(?>[a]|[^b]))(?s:.))"},
+      {"[^a&&[^b]]", "(?:(?!(?=[a])(?>[^b]))(?s:.))"},
+      {R"([\p{L}\p{M}&&[^\p{Han}]]*)", R"((?:(?=[\p{L}\p{M}])(?>[^\p{Han}]))*)"},
+      {"(?i:[a[b]])(?:[a[^b]])", "(?i:[ab])(?:(?>[a]|[^b]))"},
+      // Hyphens and carets of inner classes stay characters.
+      {"[+[*-]/]", R"([+*\-/])"},
+      {"[a[-b]-c]", R"([a\-b\-c])"},
+      {"[a&&^b]", R"((?:(?=[a])[\^b]))"},
+  };
+  for (const auto& [pattern, expected] : cases) {
+    const absl::StatusOr<std::string> result = ToPcre2Syntax(pattern);
+    ASSERT_TRUE(result.ok()) << pattern << result.status();
+    EXPECT_EQ(*result, expected) << pattern;
+  }
+}
+
 TEST(PatternSyntaxTest, RefusesWhatMayMeanSomethingElse) {
   const std::pair<std::string, std::string> cases[] = {
       {R"(a\w)", R"(\w at byte 1 is not supported)"},
@@ -50,9 +72,18 @@ TEST(PatternSyntaxTest, RefusesWhatMayMeanSomethingElse) {
       {R"(\x41)", R"(\x without braces)"},
       {"[]a]", "a class that begins with ] at byte 1"},
       {"[^]a]", "a class that begins with ] at byte 2"},
-      {"[a[b]]", "a class within a class at byte 2"},
-      {"[[:alpha:]]", "a class within a class"},
-      {"[a&&b]", "an intersection of classes"},
+      {"[[:alpha:]]", "a class of POSIX at byte 1"},
+      {"[a[]b]", "a class that begins with ] at byte 3"},
+      {"[a[b]", "a class without end at byte 5"},
+      {"[a-[b]]", "- before [ or && in a class at byte 2"},
+      {"[a-&&b]", "- before [ or && in a class at byte 2"},
+      {"[&&b]", "&& with nothing before at byte 1"},
+      {"[a&&&&b]", "&& with nothing before at byte 4"},
+      {"[a&&]", "&& with nothing behind at byte 4"},
+      {"(?i:(a)[b[^c]])", "a negated class within a class within (?i:) at byte 9"},
+      {"(?i:[a-c&&b])", "an intersection of classes within (?i:) at byte 8"},
+      {std::string(17, '[') + "a" + std::string(17, ']'),
+       "more than 16 classes within each other at byte 16"},
       {"[ab", "a class without end"},
       {R"([\w])", R"(\w at byte 1)"},
       {"(*UTF)a", "(* at byte 0"},

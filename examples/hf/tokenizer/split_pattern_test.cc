@@ -6,6 +6,7 @@
 #include <chrono>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,61 @@ TEST(SplitPatternTest, SplitsAsLlama3Does) {
   EXPECT_THAT(Split(kLlama3, "DON'T WE'LL"), ElementsAre("DON", "'T", " WE", "'LL"));
   EXPECT_THAT(Split(kLlama3, "日本語 naïve"), ElementsAre("日本語", " naïve"));
   EXPECT_THAT(Split(kLlama3, "a \n \n  b "), ElementsAre("a", " \n \n", " ", " b", " "));
+}
+
+// The characters of an alphabet that a class matches, by the algebra of sets: an inner class is a union, && an
+// intersection that binds less, and ^ at the beginning complements the whole class. Hugging Face's library gives the
+// same sets.
+TEST(SplitPatternTest, ClassesWithinClassesAreSets) {
+  const std::string alphabet = "abcdefgABCDEFG-^&|.: \n";
+  const auto without = [&](const std::string& set) {
+    std::string rest = alphabet;
+    std::erase_if(rest, [&](char c) { return set.find(c) != std::string::npos; });
+    return rest;
+  };
+  const std::pair<const char*, std::string> cases[] = {
+      {"[a[bc]d]", "abcd"},
+      {"[[a-c][e-g]]", "abcefg"},
+      {"[^a[bc]d]", without("abcd")},
+      {"[a[^b-d]]", without("bcd")},
+      {"[b[^b-d]]", without("cd")},
+      {"[^b[^b-d]]", "cd"},
+      {"[^[^b-d]]", "bcd"},
+      {"[^[^b[^b-d]]]", without("cd")},
+      {"[a-e&&c-g]", "cde"},
+      {"[a-e&&[^c]]", "abde"},
+      {"[^a-e&&c-g]", without("cde")},
+      {"[a-e&&b-f&&c-g]", "cde"},
+      {"[a[b-e]&&[c-f]g]", "cde"},
+      {"[a[b-]c]", "abc-"},
+      {"[a[-b]-c]", "abc-"},
+      {"[a[b]^]", "ab^"},
+      {"[[.a]^]", "a^."},
+      {"(?i:[a[bc]])", "abcABC"},
+      {"[&[|]]", "|&"},
+  };
+  for (const auto& [pattern, set] : cases) {
+    const absl::StatusOr<SplitPattern> compiled = SplitPattern::Compile(pattern);
+    ASSERT_TRUE(compiled.ok()) << pattern << compiled.status();
+    std::string matched;
+    for (const char& c : alphabet) {
+      const std::vector<TextPart> parts = *compiled->Split(std::string_view(&c, 1));
+      if (parts.front().is_match) matched += c;
+    }
+    EXPECT_EQ(matched, without(without(set))) << pattern;
+  }
+}
+
+// A character that two members of a class contain is not tried twice.
+TEST(SplitPatternTest, ClassesWithinClassesTakeLinearTime) {
+  EXPECT_THAT(Split("[a[^b]]+c", std::string(5000, 'a')), ElementsAre(std::string(5000, 'a')));
+}
+
+TEST(SplitPatternTest, SplitsAsBloomDoes) {
+  constexpr char kBloom[] = R"( ?[^(\s|[.,!?…。，、।۔،])]+)";
+  EXPECT_THAT(Split(kBloom, "Hello, it's 12 (x|y)  fun!\n你好。z"),
+              ElementsAre("Hello", ",", " it's", " 12", " (", "x", "|", "y", ") ", " fun", "!\n",
+                          "你好", "。", "z"));
 }
 
 TEST(SplitPatternTest, SpaceIsWhatUnicodeSaysItIs) {

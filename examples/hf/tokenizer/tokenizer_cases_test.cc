@@ -136,7 +136,7 @@ TEST_P(TokenizerCasesTest, AnyTextBecomesTokensWhoseStreamIsTheirText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerCasesTest,
-                         testing::Values("bart", "deepseek2", "gemma2", "llama2", "llama3",
+                         testing::Values("bart", "bloom", "deepseek2", "gemma2", "llama2", "llama3",
                                          "mistral3", "qwen2"),
                          [](const auto& info) { return std::string(info.param); });
 

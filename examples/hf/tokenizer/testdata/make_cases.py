@@ -15,6 +15,7 @@ on the texts below:
     qwen2     Qwen 2, 3: NFC, a pattern, bytes, no template
     bart      BART: the pattern of GPT-2, bytes, RoBERTa's template, a mask that takes the space before it
     deepseek2 DeepSeek-V2: a sequence of patterns, single digits, bytes
+    bloom     BLOOM: a pattern with a class within a class, bytes, no template
 
 A case is a text, its tokens without the template ("ids"), with it ("template", where it adds any),
 with special tokens read as text ("plain", where that differs), and the text of "ids" again. What is
@@ -246,6 +247,19 @@ def deepseek2():
         model=bpe(vocab, [" ".join(merge) for merge in merges]))
 
 
+def bloom():
+    vocab, merges = byte_level(320)
+    first = ["<unk>", "<s>", "</s>", "<pad>"]
+    vocab = {token: i for i, token in enumerate(first + sorted(vocab, key=vocab.get))}
+    return whole(
+        added_tokens=[added(i, token) for i, token in enumerate(first)],
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [
+            split(r" ?[^(\s|[.,!?…。，、।۔،])]+"), to_bytes()]},
+        post_processor=to_bytes(add_prefix_space=True, trim_offsets=False),
+        decoder=BYTES_DECODER,
+        model=bpe(vocab, [" ".join(merge) for merge in merges]))
+
+
 def decoded_lists(tokenizer, name):
     """Lists of ids: bytes that are text and bytes that are none, special tokens between them, ids without a token."""
     generator = random.Random(name)
@@ -312,5 +326,5 @@ def write(path, tokenizer_json, name):
 
 
 if __name__ == "__main__":
-    for make in (llama2, mistral3, gemma2, llama3, qwen2, bart, deepseek2):
+    for make in (llama2, mistral3, gemma2, llama3, qwen2, bart, deepseek2, bloom):
         write("%s/%s.json" % (sys.argv[1], make.__name__), make(), make.__name__)
