@@ -1,5 +1,7 @@
 #include "reprise/hf/tokenizer/added_tokens.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -18,6 +20,44 @@ bool IsWhiteSpace(char32_t c) {
          c == 0x3000;
 }
 
+// "\w" of Unicode's UTS 18, as in the regular expressions of Rust.
+bool IsInWord(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      // Joiners, and letters in circles and squares.
+      return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+             (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+             (c >= 0x1F170 && c <= 0x1F189);
+  }
+}
+
+// The offset of the last character. REQUIRES: `text` is not empty.
+size_t LastCharacter(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (text[begin] & 0xC0) == 0x80) --begin;
+  return begin;
+}
+
+bool EndsInWord(std::string_view text) {
+  return !text.empty() && IsInWord(FirstUtf8Unit(text.substr(LastCharacter(text))).code_point);
+}
+
+bool BeginsInWord(std::string_view text) {
+  return !text.empty() && IsInWord(FirstUtf8Unit(text).code_point);
+}
+
 size_t WhiteSpaceAtBegin(std::string_view text) {
   size_t length = 0;
   while (length < text.size()) {
@@ -31,8 +71,7 @@ size_t WhiteSpaceAtBegin(std::string_view text) {
 size_t WhiteSpaceAtEnd(std::string_view text) {
   size_t begin = text.size();
   while (begin > 0) {
-    size_t character = begin - 1;
-    while (character > 0 && (text[character] & 0xC0) == 0x80) --character;
+    const size_t character = LastCharacter(text.substr(0, begin));
     if (!IsWhiteSpace(FirstUtf8Unit(text.substr(character)).code_point)) break;
     begin = character;
   }
@@ -100,6 +139,10 @@ std::vector<TextSegment> AddedTokens::Split(std::string_view text,
     // it is taken.
     at = end;
     if (token->is_special && special_tokens == SpecialTokens::kPlainText) continue;
+    if (token->is_single_word &&
+        (EndsInWord(text.substr(0, begin)) || BeginsInWord(text.substr(end)))) {
+      continue;
+    }
     if (token->strips_left) {
       // Not the space that the token before it has already taken.
       begin = std::max(begin - WhiteSpaceAtEnd(text.substr(0, begin)), std::min(begin, done));

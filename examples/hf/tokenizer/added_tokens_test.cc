@@ -46,6 +46,20 @@ TEST(AddedTokensTest, FindsTokensWhereverTheyStand) {
   EXPECT_THAT(Split({}, "<s>"), ElementsAre(Plain("<s>")));
 }
 
+// Hugging Face's library finds the same tokens in these texts.
+TEST(AddedTokensTest, SingleWordsAreNotFoundWithinWords) {
+  const std::vector<AddedToken> tokens = {{.id = 0, .content = "<t>", .is_single_word = true}};
+  for (const char* text : {"a<t>", "<t>a", "_<t>", "é<t>", "<t>é", "1<t>", "<t>\u0301", "<t>\u200d",
+                           "Ⓐ<t>", "<t>🅰", "語<t>", "Ⅷ<t>"}) {
+    EXPECT_THAT(Split(tokens, text), ElementsAre(Plain(text)));
+  }
+  EXPECT_THAT(Split(tokens, "<t>"), ElementsAre(Token("<t>", 0)));
+  EXPECT_THAT(Split(tokens, "a <t>.b"), ElementsAre(Plain("a "), Token("<t>", 0), Plain(".b")));
+  EXPECT_THAT(Split(tokens, "½<t>🙂"), ElementsAre(Plain("½"), Token("<t>", 0), Plain("🙂")));
+  EXPECT_THAT(Split(tokens, "<t><t>"), ElementsAre(Token("<t>", 0), Token("<t>", 0)));
+  EXPECT_THAT(Split(tokens, "a<t><t>"), ElementsAre(Plain("a<t>"), Token("<t>", 0)));
+}
+
 TEST(AddedTokensTest, TheLongestOfThoseThatBeginTogetherIsTaken) {
   const std::vector<AddedToken> tokens = {
       {.id = 1, .content = "ab"}, {.id = 0, .content = "a"}, {.id = 2, .content = "abcd"}};

@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(const JsonFields& root) 
     REPRISE_ASSIGN_OR_RETURN(const int64_t id, fields.Int("id", kTokenIdRange));
     token.id = static_cast<int32_t>(id);
     REPRISE_ASSIGN_OR_RETURN(token.content, fields.String("content"));
-    REPRISE_RETURN_IF_ERROR(ExpectUnused(fields, "single_word"));
+    REPRISE_ASSIGN_OR_RETURN(token.is_single_word, BoolOr(fields, "single_word", false));
     REPRISE_ASSIGN_OR_RETURN(token.strips_left, fields.Bool("lstrip"));
     REPRISE_ASSIGN_OR_RETURN(token.strips_right, fields.Bool("rstrip"));
     REPRISE_ASSIGN_OR_RETURN(token.is_normalized, fields.Bool("normalized"));
@@ -182,8 +182,8 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const json& tokenizer, const st
       root.RefuseOthers({"version", "truncation", "padding", "added_tokens", "normalizer",
                          "pre_tokenizer", "post_processor", "decoder", "model"}));
   REPRISE_RETURN_IF_ERROR(ExpectString(root, "version", "1.0"));
-  for (const char* name : {"truncation", "padding"}) {
-    REPRISE_RETURN_IF_ERROR(ExpectUnused(root, name));
+  for (const char* name : {"truncation", "padding"}) {  // not used, as the header says
+    REPRISE_RETURN_IF_ERROR(root.OptionalObject(name).status());
   }
   // The model's type is checked first: for other kinds of tokenizers it gives the most useful
   // error.

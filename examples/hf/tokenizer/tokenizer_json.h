@@ -8,6 +8,9 @@
 //   post_processor   none, ByteLevel (which moves places in the text only), TemplateProcessing,
 //                    RobertaProcessing, or a Sequence with one template
 //
+//   truncation, padding  not used: left over from whoever saved the file while encoding a batch.
+//                    transformers resets them before it encodes a text
+//
 // Everything else would give other tokens, so it is refused by name, and so are unknown members.
 // Thread safety: pure functions.
 

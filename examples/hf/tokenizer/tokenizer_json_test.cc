@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "reprise/hf/tokenizer/small_tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 namespace reprise {
 namespace {
@@ -65,7 +66,7 @@ TEST(TokenizerJsonTest, ReadsEveryMember) {
 TEST(TokenizerJsonTest, ReadsTheFlagsOfAddedTokens) {
   json tokenizer = SmallTokenizerJson();
   json& token = tokenizer["added_tokens"][0];
-  token["lstrip"] = token["rstrip"] = token["normalized"] = true;
+  token["lstrip"] = token["rstrip"] = token["normalized"] = token["single_word"] = true;
   token["special"] = false;
   const absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(tokenizer);
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -73,6 +74,25 @@ TEST(TokenizerJsonTest, ReadsTheFlagsOfAddedTokens) {
   EXPECT_TRUE(spec->added_tokens[0].strips_right);
   EXPECT_TRUE(spec->added_tokens[0].is_normalized);
   EXPECT_FALSE(spec->added_tokens[0].is_special);
+  EXPECT_TRUE(spec->added_tokens[0].is_single_word);
+  EXPECT_FALSE(spec->added_tokens[1].is_single_word);
+}
+
+// As a file has them that was saved while a batch was encoded.
+TEST(TokenizerJsonTest, TruncationAndPaddingAreNotUsed) {
+  json tokenizer = SmallTokenizerJson();
+  tokenizer["truncation"] = {
+      {"direction", "Right"}, {"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  tokenizer["padding"] = {{"strategy", {{"Fixed", 8}}},
+                          {"direction", "Left"},
+                          {"pad_to_multiple_of", nullptr},
+                          {"pad_id", 262},
+                          {"pad_type_id", 0},
+                          {"pad_token", "</s>"}};
+  const absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(tokenizer);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(*Tokenizer::Create(*spec)->Encode("hello world"),
+              *Tokenizer::Create(*ParseTokenizerJson(SmallTokenizerJson()))->Encode("hello world"));
 }
 
 TEST(TokenizerJsonTest, MergesMayBeStrings) {
@@ -144,13 +164,11 @@ TEST(TokenizerJsonTest, RobertasTemplateIsItsTwoTokens) {
 TEST(TokenizerJsonTest, RefusesOtherKindsOfTokenizersByName) {
   EXPECT_EQ(ErrorWith("/model/type", "Unigram"),
             "tokenizer.json: model: type: expected \"BPE\", got \"Unigram\"");
-  EXPECT_THAT(ErrorWith("/truncation", {{"max_length", 5}}),
-              HasSubstr("truncation: expected null"));
-  EXPECT_THAT(ErrorWith("/padding", json::object()), HasSubstr("padding: expected null"));
+  EXPECT_THAT(ErrorWith("/truncation", 5), HasSubstr("truncation: expected an object, got 5"));
   EXPECT_THAT(ErrorWith("/version", "2.0"), HasSubstr("version: expected \"1.0\", got \"2.0\""));
   EXPECT_THAT(ErrorWith("/surprise", 1), HasSubstr("\"surprise\" is not supported"));
-  EXPECT_THAT(ErrorWith("/added_tokens/0/single_word", true),
-              HasSubstr("added_tokens[0]: single_word: expected null"));
+  EXPECT_THAT(ErrorWith("/added_tokens/0/single_word", "yes"),
+              HasSubstr("added_tokens[0]: single_word: expected true or false, got \"yes\""));
 }
 
 TEST(TokenizerJsonTest, RefusesModelsWithWhatIsNotImplemented) {
