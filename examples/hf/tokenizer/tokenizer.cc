@@ -1,6 +1,8 @@
 #include "reprise/hf/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +10,7 @@
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/strict_json.h"
 #include "reprise/hf/tokenizer/byte_level.h"
+#include "reprise/hf/tokenizer/tokenizer_config.h"
 #include "reprise/hf/utf8.h"
 
 namespace reprise {
@@ -74,6 +77,24 @@ absl::StatusOr<AddedTokens> MakeAddedTokens(const TokenizerSpec& spec, bool is_n
 absl::StatusOr<Tokenizer> Tokenizer::Load(const std::string& path) {
   REPRISE_ASSIGN_OR_RETURN(const json value, ReadJsonFile(path));
   REPRISE_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTokenizerJson(value, path));
+  return CreateNaming(path, spec);
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::LoadFolder(const std::string& folder) {
+  const std::string path = folder + "/tokenizer.json";
+  REPRISE_ASSIGN_OR_RETURN(const json value, ReadJsonFile(path));
+  REPRISE_ASSIGN_OR_RETURN(TokenizerSpec spec, ParseTokenizerJson(value, path));
+  const std::string config_path = folder + "/tokenizer_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(config_path, ignored))) {
+    REPRISE_ASSIGN_OR_RETURN(const json config, ReadJsonFile(config_path));
+    REPRISE_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, spec));
+  }
+  return CreateNaming(path, spec);
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::CreateNaming(const std::string& path,
+                                                  const TokenizerSpec& spec) {
   absl::StatusOr<Tokenizer> tokenizer = Create(spec);
   if (!tokenizer.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokenizer.status().message()));

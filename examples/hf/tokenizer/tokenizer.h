@@ -3,7 +3,7 @@
 // Text to tokens and back, as Hugging Face's tokenizers do it, for the tokenizers that
 // tokenizer_json.h describes.
 //
-//   REPRISE_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(folder + "/tokenizer.json"));
+//   REPRISE_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::LoadFolder(folder));
 //   REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.Encode("/dev/null"));
 //   tokens == {0, 16, 1208, 87, 3158};  // with jargon-llama; 0 is BOS
 //   tokenizer.Decode(tokens, SpecialTokenText::kSkip) == "/dev/null";
@@ -50,9 +50,13 @@ enum class SpecialTokenText { kKeep, kSkip };
 
 class Tokenizer {
  public:
-  // Errors: those of MappedFile::Open(), ParseJson() and ParseTokenizerJson(), or as Create(),
-  // naming `path`.
+  // Reads a tokenizer.json. Errors: those of MappedFile::Open(), ParseJson() and ParseTokenizerJson(), or
+  // as Create(), naming `path`.
   static absl::StatusOr<Tokenizer> Load(const std::string& path);
+
+  // Reads <folder>/tokenizer.json and, if it exists, <folder>/tokenizer_config.json
+  // (tokenizer_config.h). Errors: those of Load() and of ApplyTokenizerConfig(), naming the file.
+  static absl::StatusOr<Tokenizer> LoadFolder(const std::string& folder);
 
   // Errors: InvalidArgument if the members of `spec` do not fit together:
   //   two tokens have the same id, or an added token another id than in the vocabulary
@@ -95,6 +99,9 @@ class Tokenizer {
   // By id; nullopt if an id is not used.
   using TokenTable = std::vector<std::optional<Token>>;
   using Ids = absl::flat_hash_map<std::string, int32_t>;
+
+  // Create(), whose errors name `path`.
+  static absl::StatusOr<Tokenizer> CreateNaming(const std::string& path, const TokenizerSpec& spec);
 
   static absl::StatusOr<TokenTable> MakeTable(const TokenizerSpec& spec);
 
