@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<Request>> MakeScoringRequests(const std::string& path
   CHECK_GE(max_position, 2);
   if (!folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is a text, but ", folder.path, " has no tokenizer.json"));
+        absl::StrCat(path, " is a text, but ", folder.WhyNoTokenizer()));
   }
   if (std::holds_alternative<BartConfig>(folder.config)) {
     return absl::InvalidArgumentError(absl::StrCat(

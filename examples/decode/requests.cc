@@ -23,7 +23,7 @@ absl::StatusOr<TokenList> TokensOf(const Prompt& prompt, const ModelFolder& fold
   if (!prompt.is_text()) return std::get<TokenList>(prompt.content);
   if (!folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("is a text, but ", folder.path, " has no tokenizer.json: give token ids"));
+        absl::StrCat("is a text, but ", folder.WhyNoTokenizer(), ": give token ids"));
   }
   return folder.tokenizer->Encode(std::get<std::string>(prompt.content), options);
 }
@@ -67,13 +67,14 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
                                                   const char* stop_name) {
   if (!options.stops.texts.empty() && !folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(stop_name, " is a text, but ", folder.path, " has no tokenizer.json"));
+        absl::StrCat(stop_name, " is a text, but ", folder.WhyNoTokenizer()));
   }
   REPRISE_RETURN_IF_ERROR(CheckStopTokens(options.stop_tokens, folder));
   std::vector<Request> requests;
   requests.reserve(prompts.size());
   for (const Prompt& prompt : prompts) {
-    absl::StatusOr<TokenList> tokens = TokensOf(prompt, folder);
+    absl::StatusOr<TokenList> tokens =
+        TokensOf(prompt, folder);
     if (!tokens.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("prompt ", requests.size() + 1, " ", tokens.status().message()));

@@ -74,6 +74,25 @@ TEST(DecodeRequestsTest, ATextNeedsATokenizer) {
               AllOf(HasSubstr("prompt 2 is a text"), HasSubstr("no tokenizer.json")));
 }
 
+TEST(DecodeRequestsTest, ATokenizerThatCannotBeReadRefusesTextsOnly) {
+  ModelFolder folder = Jargon();
+  folder.tokenizer.reset();
+  folder.tokenizer_error = absl::InvalidArgumentError("/m/tokenizer.json: model: no");
+  const auto problem = [&](const Prompt& prompt, const DecodeOptions& options) {
+    return std::string(MakeRequests({&prompt, 1}, options, folder).status().message());
+  };
+  const Prompt ids = {.content = TokenList{7}};
+  EXPECT_EQ(problem(ids, {}), "");
+  EXPECT_EQ(problem({.content = "a"}, {}),
+            "prompt 1 is a text, but the tokenizer cannot be read (/m/tokenizer.json: model: no): "
+            "give token ids");
+  EXPECT_EQ(problem(ids, {.stops = {.texts = {"a"}}}),
+            "--stop is a text, but the tokenizer cannot be read (/m/tokenizer.json: model: no)");
+  EXPECT_EQ(PredictedTokens({.content = "a"}, folder).status().message(),
+            "predicted is a text, but the tokenizer cannot be read (/m/tokenizer.json: model: no): "
+            "give token ids");
+}
+
 TEST(DecodeRequestsTest, NamesTheStopTextsAsTheUserGaveThem) {
   ModelFolder folder = Jargon();
   folder.path = "/m";

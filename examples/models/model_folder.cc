@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "nlohmann/json.hpp"
 #include "reprise/base/dtype.h"
 #include "reprise/base/status_macros.h"
@@ -134,6 +135,12 @@ const std::vector<int32_t>& ModelFolder::eos_token_ids() const {
       [](const auto& family) -> const auto& { return family.eos_token_ids; }, config);
 }
 
+std::string ModelFolder::WhyNoTokenizer() const {
+  CHECK(!tokenizer.has_value());
+  if (tokenizer_error.ok()) return absl::StrCat(path, " has no tokenizer.json");
+  return absl::StrCat("the tokenizer cannot be read (", tokenizer_error.message(), ")");
+}
+
 absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -148,7 +155,12 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   REPRISE_ASSIGN_OR_RETURN(folder.config, LoadModelConfig(path));
   const std::string tokenizer = path + "/tokenizer.json";
   if (fs::exists(fs::symlink_status(tokenizer, ignored))) {
-    REPRISE_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(tokenizer));
+    absl::StatusOr<Tokenizer> loaded = Tokenizer::LoadFolder(path);
+    if (loaded.ok()) {
+      folder.tokenizer = *std::move(loaded);
+    } else {
+      folder.tokenizer_error = loaded.status();
+    }
   }
   return folder;
 }

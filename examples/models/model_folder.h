@@ -3,7 +3,7 @@
 // A Hugging Face model folder: its config, of any supported family, its tokenizer, and the model.
 //
 //   REPRISE_ASSIGN_OR_RETURN(ModelFolder folder, ModelFolder::Open("models/jargon-llama"));
-//   if (!folder.tokenizer.has_value()) ...   // the model takes token ids only
+//   if (!folder.tokenizer.has_value()) ...   // the model takes token ids only: WhyNoTokenizer()
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
 //                            LoadModel(folder.path, folder.config, {}));
 //
@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "reprise/distributed/collectives.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
@@ -45,12 +46,19 @@ struct ModelFolder {
   std::string path;
   ModelConfig config;
   std::optional<Tokenizer> tokenizer;
+  // Why the folder's tokenizer cannot be read. OK if it can, and if the folder has none.
+  absl::Status tokenizer_error = {};
 
   int max_seq_len() const;
   const std::vector<int32_t>& eos_token_ids() const;
 
-  // Errors: NotFound if the folder does not exist; those of LoadModelConfig(); those of
-  // Tokenizer::Load() if <path>/tokenizer.json exists.
+  // The reason for a message: "<path> has no tokenizer.json", or what is wrong with the tokenizer. REQUIRES: `tokenizer`
+  // is empty.
+  std::string WhyNoTokenizer() const;
+
+  // Errors: NotFound if the folder does not exist; those of LoadModelConfig(). A tokenizer that
+  // Tokenizer::LoadFolder() cannot read is no error: the model takes token ids, and `tokenizer_error` is why it takes no
+  // texts.
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };
 

@@ -78,16 +78,33 @@ TEST(ModelFolderTest, ATokenizerIsNotNeeded) {
   const auto opened = ModelFolder::Open(folder);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_FALSE(opened->tokenizer.has_value());
+  EXPECT_TRUE(opened->tokenizer_error.ok()) << opened->tokenizer_error;
+  EXPECT_EQ(opened->WhyNoTokenizer(), folder + " has no tokenizer.json");
 }
 
-TEST(ModelFolderTest, ABrokenTokenizerIsNotTakenForNone) {
+TEST(ModelFolderTest, OpensAFolderWhoseTokenizerCannotBeRead) {
   const std::string folder = CopyOfModel("broken_tokenizer");
+  const auto reason = [&] {
+    const auto opened = ModelFolder::Open(folder);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    if (!opened.ok() || opened->tokenizer.has_value()) return std::string();
+    EXPECT_FALSE(opened->tokenizer_error.ok());
+    return opened->WhyNoTokenizer();
+  };
   std::ofstream(folder + "/tokenizer.json") << "{";
-  EXPECT_THAT(Problem(folder), AllOf(HasSubstr("tokenizer.json"), HasSubstr("JSON")));
-  // Nor is a link that leads nowhere.
+  EXPECT_THAT(reason(), AllOf(HasSubstr("the tokenizer cannot be read"),
+                              HasSubstr(folder + "/tokenizer.json"), HasSubstr("JSON")));
+  std::ofstream(folder + "/tokenizer.json") << R"({"version":"1.0","model":{"type":"Unigram"}})";
+  EXPECT_EQ(reason(), "the tokenizer cannot be read (" + folder +
+                          "/tokenizer.json: model: type: expected \"BPE\", got \"Unigram\")");
+  // A link that leads nowhere.
   fs::remove(folder + "/tokenizer.json");
   fs::create_symlink("nowhere", folder + "/tokenizer.json");
-  EXPECT_THAT(Problem(folder), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(reason(), HasSubstr("tokenizer.json"));
+  fs::remove(folder + "/tokenizer.json");
+  fs::copy_file(fs::path(*DefaultModelFolder()) / "tokenizer.json", folder + "/tokenizer.json");
+  std::ofstream(folder + "/tokenizer_config.json") << "[]";
+  EXPECT_THAT(reason(), HasSubstr("tokenizer_config.json: expected an object, got []"));
 }
 
 TEST(ModelFolderTest, OfAnUnknownArchitectureAllThatAreSupportedAreNamed) {

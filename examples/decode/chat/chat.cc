@@ -34,7 +34,7 @@ constexpr char kHelp[] =
 absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolder& folder) {
   if (!folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("chat takes texts, but ", folder.path, " has no tokenizer.json"));
+        absl::StrCat("chat takes texts, but ", folder.WhyNoTokenizer()));
   }
   if (std::holds_alternative<BartConfig>(folder.config)) {
     return absl::InvalidArgumentError(
