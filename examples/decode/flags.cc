@@ -70,6 +70,7 @@ class DecodeFlags {
     switch (command) {
       case DecodeCommand::kRun:
         AddPrompts();
+        AddSpecialTokens();
         AddTexts();
         AddEngine();
         AddDrafts();
@@ -103,6 +104,7 @@ class DecodeFlags {
         AddPath("socket", arguments.socket,
                 "Unix socket to make: serves its clients until SIGINT or SIGTERM. Without it, "
                 "standard input is read to its end, and standard output has the events");
+        AddSpecialTokens();
         AddTexts();
         AddEngine();
         AddEngineFlag(MaxNumSeqsFlag());
@@ -243,6 +245,13 @@ class DecodeFlags {
             "file with a prompt a line: a JSON string, a list of token ids, or an object with "
             "\"prompt\" or \"prompt_tokens\" and, if wanted, \"forced_tokens\", which are fed in "
             "place of sampled ones");
+  }
+
+  void AddSpecialTokens() {
+    AddSwitch(
+        "add_special_tokens", arguments_.add_special_tokens,
+        "put the tokens of the tokenizer's template around a text, such as the BOS (default); "
+        "--noadd_special_tokens for texts that already begin with it");
   }
 
   // What is generated, and how.

@@ -51,6 +51,7 @@ struct DecodeArguments {
   std::optional<std::string> batch = {};
   int max_new_tokens = 256;
   bool ignore_eos = false;
+  bool add_special_tokens = true;
   double temperature = 0;
   int top_k = 0;
   double top_p = 1;

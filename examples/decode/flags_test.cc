@@ -53,6 +53,15 @@ TEST(DecodeFlagsTest, ServeHasFlagsOfItsOwn) {
   EXPECT_THAT(arguments.stops, ElementsAre("x"));
 }
 
+TEST(DecodeFlagsTest, RunAndServeMayLeaveOutSpecialTokens) {
+  EXPECT_TRUE(Parsed({}).add_special_tokens);
+  EXPECT_TRUE(Parsed({"--add_special_tokens"}).add_special_tokens);
+  EXPECT_FALSE(Parsed({"--noadd_special_tokens"}).add_special_tokens);
+  EXPECT_FALSE(Parsed({"--add_special_tokens=false", "a"}).add_special_tokens);
+  EXPECT_FALSE(Parsed({"serve", "--noadd_special_tokens"}).add_special_tokens);
+  EXPECT_THAT(Problem({"chat", "--noadd_special_tokens"}), HasSubstr("add_special_tokens"));
+}
+
 TEST(DecodeFlagsTest, AFlagOfAnotherCommandIsUnknown) {
   EXPECT_THAT(Problem({"--socket=/s"}), HasSubstr("--socket"));
   EXPECT_THAT(Problem({"serve", "--dump_logits=/l"}), HasSubstr("--dump_logits"));

@@ -79,11 +79,13 @@ absl::Status CheckOutput(const DecodeArguments& arguments) {
     return absl::InvalidArgumentError("--log_probs are part of the output of --json: give both");
   }
   if (!arguments.perplexity.has_value()) return absl::OkStatus();
-  for (const auto& [flag, is_given] : {std::pair("dump_logits", arguments.dump_logits.has_value()),
-                                       std::pair("log_probs", arguments.log_probs >= 0),
-                                       std::pair("stop", !arguments.stops.empty()),
-                                       std::pair("stop_tokens", arguments.stop_tokens.has_value()),
-                                       std::pair("include_stop", arguments.include_stop)}) {
+  for (const auto& [flag, is_given] :
+       {std::pair("dump_logits", arguments.dump_logits.has_value()),
+        std::pair("log_probs", arguments.log_probs >= 0),
+        std::pair("add_special_tokens", !arguments.add_special_tokens),
+        std::pair("stop", !arguments.stops.empty()),
+        std::pair("stop_tokens", arguments.stop_tokens.has_value()),
+        std::pair("include_stop", arguments.include_stop)}) {
     if (!is_given) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, " is of texts that are generated: --perplexity generates none"));
@@ -237,6 +239,7 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   if (FindInvalidUtf8(options.system).has_value()) {
     return absl::InvalidArgumentError("--system is not UTF-8");
   }
+  options.adds_special_tokens = arguments.add_special_tokens;
   options.shows_stats = arguments.stats;
   options.watches = arguments.watch;
   options.socket = arguments.socket;

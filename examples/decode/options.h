@@ -47,6 +47,8 @@ struct DecodeOptions {
   std::vector<Prompt> prompts = {};       // empty: a default prompt for that model
   int max_new_tokens = 256;
   StopChoice stop = StopChoice::kAtEndOfText;
+  // Whether the template of the tokenizer (BOS, for most) is put around the text of a prompt.
+  bool adds_special_tokens = true;
   SamplingOptions sampling = {};
   StopTexts stops = {};                   // texts that end a sequence
   std::vector<int32_t> stop_tokens = {};  // further tokens that end a sequence

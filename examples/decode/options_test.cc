@@ -90,6 +90,7 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
                                       .prompt_tokens = "1,2",
                                       .max_new_tokens = 7,
                                       .ignore_eos = true,
+                                      .add_special_tokens = false,
                                       .temperature = 0.5,
                                       .top_k = 3,
                                       .top_p = 0.25,
@@ -112,6 +113,7 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
   EXPECT_THAT(options.prompts, ElementsAre(Prompt{.content = TokenList{1, 2}}));
   EXPECT_EQ(options.max_new_tokens, 7);
   EXPECT_EQ(options.stop, StopChoice::kAtLengthOnly);
+  EXPECT_FALSE(options.adds_special_tokens);
   EXPECT_EQ(options.sampling.temperature, 0.5f);
   EXPECT_EQ(options.sampling.top_k, 3);
   EXPECT_EQ(options.sampling.top_p, 0.25f);
@@ -282,6 +284,8 @@ TEST(DecodeOptionsTest, FlagsThatContradictEachOtherAreNamed) {
   EXPECT_THAT(Problem({.texts = {"a"}, .perplexity = "/t"}),
               HasSubstr("got --prompt and --perplexity"));
   EXPECT_THAT(Problem({.stops = {"a"}, .perplexity = "/t"}), StartsWith("--stop is of"));
+  EXPECT_THAT(Problem({.add_special_tokens = false, .perplexity = "/t"}),
+              StartsWith("--add_special_tokens is of"));
   EXPECT_THAT(Problem({.dump_logits = "/l", .perplexity = "/t"}), StartsWith("--dump_logits is"));
   EXPECT_THAT(Problem({.log_probs = 1, .perplexity = "/t", .json = true}),
               StartsWith("--log_probs is of"));

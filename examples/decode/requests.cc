@@ -19,7 +19,7 @@ namespace reprise {
 namespace {
 
 absl::StatusOr<TokenList> TokensOf(const Prompt& prompt, const ModelFolder& folder,
-                                   const EncodeOptions& options = {}) {
+                                   const EncodeOptions& options) {
   if (!prompt.is_text()) return std::get<TokenList>(prompt.content);
   if (!folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
   requests.reserve(prompts.size());
   for (const Prompt& prompt : prompts) {
     absl::StatusOr<TokenList> tokens =
-        TokensOf(prompt, folder);
+        TokensOf(prompt, folder, {.adds_template = options.adds_special_tokens});
     if (!tokens.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("prompt ", requests.size() + 1, " ", tokens.status().message()));

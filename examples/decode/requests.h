@@ -21,9 +21,10 @@
 
 namespace reprise {
 
-// One request per prompt. Texts are encoded with the template of the tokenizer (BOS, for most); the
-// config's end tokens end a sequence unless --ignore_eos; --stop_tokens and --stop always do. For models with an encoder the prompt is
-// its input, and the decoder begins with the config's first token.
+// One request per prompt. Texts are encoded with the template of the tokenizer (BOS, for most) unless
+// options.adds_special_tokens is false. The config's end tokens end a sequence unless --ignore_eos;
+// --stop_tokens and --stop always do. For models with an encoder the prompt is its input, and the
+// decoder begins with the config's first token.
 // The folder must outlive the requests. Errors: InvalidArgument, naming the prompt by number: a text
 // that cannot be encoded, or for which the folder has no tokenizer; stop texts without a tokenizer, by
 // `stop_name`; stop tokens beyond the vocabulary. The engine refuses ids beyond the vocabulary.

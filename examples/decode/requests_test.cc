@@ -31,6 +31,19 @@ TEST(DecodeRequestsTest, TextsAreEncodedBehindTheBeginningOfText) {
   EXPECT_EQ((*requests)[1].max_new_tokens, 9);
 }
 
+// A text that was rendered by a chat template begins with the BOS.
+TEST(DecodeRequestsTest, SpecialTokensMayBeLeftOut) {
+  const std::vector<Prompt> prompts = {{.content = "foo\n"}};
+  const ModelFolder folder = Jargon();
+  EXPECT_THAT((*MakeRequests(prompts, {.adds_special_tokens = false}, folder))[0].prompt,
+              ElementsAre(1765, 200));
+  const std::string bos(*folder.tokenizer->TokenContent(0));
+  EXPECT_THAT(
+      (*MakeRequests({{.content = bos + "foo\n"}}, {.adds_special_tokens = false}, folder))[0]
+          .prompt,
+      ElementsAre(0, 1765, 200));
+}
+
 TEST(DecodeRequestsTest, EndOfTextStopsUnlessItIsToBeIgnored) {
   const std::vector<Prompt> prompts = {{.content = TokenList{7}}};
   const ModelFolder folder = Jargon();

@@ -102,6 +102,7 @@ absl::StatusOr<ServeRequest> ReadRequest(const JsonFields& fields, const DecodeO
   REPRISE_RETURN_IF_ERROR(fields.RefuseOthers({"id",
                                                "prompt",
                                                "prompt_tokens",
+                                               "add_special_tokens",
                                                "max_new_tokens",
                                                "ignore_eos",
                                                "temperature",
@@ -142,6 +143,9 @@ absl::StatusOr<ServeRequest> ReadRequest(const JsonFields& fields, const DecodeO
                                   request.options.num_log_probs));
   REPRISE_RETURN_IF_ERROR(
       ReadInt(fields, "priority", {.min = -kMaxInt, .max = kMaxInt}, request.priority));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> adds_special_tokens,
+                           fields.OptionalBool("add_special_tokens"));
+  request.options.adds_special_tokens = adds_special_tokens.value_or(defaults.adds_special_tokens);
   REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> ignores_end,
                            fields.OptionalBool("ignore_eos"));
   if (ignores_end.has_value()) {

@@ -88,6 +88,19 @@ TEST(ServeProtocolTest, AnAnswerMayBePredicted) {
   EXPECT_THAT(Problem(R"({"id":1,"prompt":"a","predicted":7})"), StartsWith("line: predicted: "));
 }
 
+TEST(ServeProtocolTest, ALineMayLeaveOutSpecialTokens) {
+  DecodeOptions defaults;
+  EXPECT_TRUE(Parsed(R"({"id":1,"prompt":"a"})", defaults).options.adds_special_tokens);
+  EXPECT_FALSE(Parsed(R"({"id":1,"prompt":"a","add_special_tokens":false})", defaults)
+                   .options.adds_special_tokens);
+  defaults.adds_special_tokens = false;
+  EXPECT_FALSE(Parsed(R"({"id":1,"prompt":"a"})", defaults).options.adds_special_tokens);
+  EXPECT_TRUE(Parsed(R"({"id":1,"prompt":"a","add_special_tokens":true})", defaults)
+                  .options.adds_special_tokens);
+  EXPECT_EQ(Problem(R"({"id":1,"prompt":"a","add_special_tokens":1})"),
+            "line: add_special_tokens: expected true or false, got 1");
+}
+
 TEST(ServeProtocolTest, IdsAreTextsOrIntegers) {
   EXPECT_EQ(ParseServeLine(R"({"id":-7,"prompt":"a"})", {}).id, "-7");
   EXPECT_EQ(ParseServeLine(R"({"id":"7","prompt":"a"})", {}).id, "\"7\"");
