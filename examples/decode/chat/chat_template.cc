@@ -23,19 +23,32 @@ using nlohmann::json;
 struct FormatSpec {
   ChatFormat format;
   const char* name;
-  const char* marker;  // what a chat_template of this format contains, and no other
-  const char* bos;     // written before the first turn, where a folder names none
+  // A chat_template of this format has both texts, and has not the third. Null: there is none.
+  const char* marker;
+  const char* end_marker;
+  const char* other_marker;
+  const char* bos;  // written before the first turn, where a folder names none
 };
-constexpr std::array<FormatSpec, 5> kFormats = {
-    {{ChatFormat::kNone, "none", nullptr, ""},
-     {ChatFormat::kLlama3, "llama3", "<|start_header_id|>", "<|begin_of_text|>"},
-     {ChatFormat::kChatMl, "chatml", "<|im_start|>", nullptr},
-     {ChatFormat::kMistral, "mistral", "[INST]", "<s>"},
-     {ChatFormat::kGemma, "gemma", "<start_of_turn>", "<bos>"}}};
+constexpr std::array<FormatSpec, 6> kFormats = {
+    {{ChatFormat::kNone, "none", nullptr, nullptr, nullptr, ""},
+     // Functionary begins its answers with ">>>".
+     {ChatFormat::kLlama3, "llama3", "<|start_header_id|>", "<|eot_id|>",
+      R"(<|end_header_id|>\n\n>>>)", "<|begin_of_text|>"},
+     // Phi-4 has <|im_sep|> after the role.
+     {ChatFormat::kChatMl, "chatml", "<|im_start|>", "<|im_end|>", "<|im_sep|>", ""},
+     {ChatFormat::kMistral, "mistral", "[INST]", "[/INST]", "<<SYS>>", "<s>"},
+     {ChatFormat::kLlama2, "llama2", "<<SYS>>", "[/INST]", nullptr, "<s>"},
+     {ChatFormat::kGemma, "gemma", "<start_of_turn>", "<end_of_turn>", nullptr, "<bos>"}}};
 
 const FormatSpec& SpecOf(ChatFormat format) {
   return *std::find_if(kFormats.begin(), kFormats.end(),
                        [&](const FormatSpec& spec) { return spec.format == format; });
+}
+
+std::vector<std::string> FormatNames() {
+  std::vector<std::string> names;
+  for (const FormatSpec& spec : kFormats) names.push_back(spec.name);
+  return names;
 }
 
 std::string Stripped(std::string_view text) {
@@ -88,23 +101,25 @@ std::optional<std::string> SpacedMarker(std::string_view jinja, std::string_view
 std::string_view ChatFormatName(ChatFormat format) { return SpecOf(format).name; }
 
 absl::StatusOr<ChatFormat> ChatFormatOfName(std::string_view name) {
-  std::vector<std::string> names;
   for (const FormatSpec& spec : kFormats) {
     if (name == spec.name) return spec.format;
-    names.push_back(spec.name);
   }
   return absl::InvalidArgumentError(absl::StrCat("--template: expected ",
-                                                 absl::StrJoin(names, ", "), ", got ",
+                                                 absl::StrJoin(FormatNames(), ", "), ", got ",
                                                  DescribeJson(std::string(name))));
 }
 
 std::optional<ChatFormat> ChatFormatOfJinja(std::string_view chat_template) {
+  const auto has = [&](const char* text) {
+    return text != nullptr && chat_template.find(text) != std::string_view::npos;
+  };
+  std::optional<ChatFormat> format;
   for (const FormatSpec& spec : kFormats) {
-    if (spec.marker != nullptr && chat_template.find(spec.marker) != std::string_view::npos) {
-      return spec.format;
-    }
+    if (!has(spec.marker) || !has(spec.end_marker) || has(spec.other_marker)) continue;
+    if (format.has_value()) return std::nullopt;  // of two formats
+    format = spec.format;
   }
-  return std::nullopt;
+  return format;
 }
 
 std::string ChatTemplate::Begin() const { return bos; }
@@ -132,7 +147,15 @@ std::string ChatTemplate::UserTurn(std::string_view text, std::string_view syste
                           "<|im_start|>assistant\n");
     }
     case ChatFormat::kMistral:
+      if (!system_begin.empty()) {
+        return absl::StrCat(told.empty() ? "" : absl::StrCat(system_begin, told, system_end),
+                            inst_begin, user, inst_end);
+      }
       return absl::StrCat(inst_begin, told, told.empty() ? "" : "\n\n", user, inst_end);
+    case ChatFormat::kLlama2:
+      return absl::StrCat(inst_begin,
+                          told.empty() ? "" : absl::StrCat("<<SYS>>\n", told, "\n<</SYS>>\n\n"),
+                          user, inst_end);
     case ChatFormat::kGemma:
       return absl::StrCat("<start_of_turn>user\n", told, told.empty() ? "" : "\n\n", user,
                           "<end_of_turn>\n<start_of_turn>model\n");
@@ -147,6 +170,7 @@ std::string_view ChatTemplate::EndMarker() const {
     case ChatFormat::kChatMl:
       return "<|im_end|>";
     case ChatFormat::kMistral:
+    case ChatFormat::kLlama2:
       return "</s>";
     case ChatFormat::kGemma:
       return "<end_of_turn>";
@@ -162,6 +186,7 @@ std::string ChatTemplate::AfterAnswer() const {
     case ChatFormat::kGemma:
       return "\n";
     case ChatFormat::kNone:
+    case ChatFormat::kLlama2:
       return bos;
     case ChatFormat::kLlama3:
     case ChatFormat::kMistral:
@@ -181,26 +206,30 @@ absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
           absl::StrCat(path, ": expected an object, got ", DescribeJson(config)));
     }
   }
+  std::string jinja = JinjaOf(config);
+  if (std::ifstream file(folder + "/chat_template.jinja", std::ios::binary); file.good()) {
+    jinja.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
   ChatTemplate made;
   if (!format.has_value()) {
-    std::string jinja = JinjaOf(config);
-    if (std::ifstream file(folder + "/chat_template.jinja", std::ios::binary); file.good()) {
-      jinja.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    }
     format = jinja.empty() ? ChatFormat::kNone : ChatFormatOfJinja(jinja);
     if (!format.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          folder, " has a chat_template of an unknown format: choose one by --template"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(folder, " has a chat_template of an unknown format: expected one of ",
+                       absl::StrJoin(FormatNames(), ", "), "; --template names one in its place"));
     }
     made.inst_begin = SpacedMarker(jinja, "[INST]").value_or(made.inst_begin);
     made.inst_end = SpacedMarker(jinja, "[/INST]").value_or(made.inst_end);
+    if (jinja.find("[SYSTEM_PROMPT]") != std::string::npos) {
+      made.system_begin = SpacedMarker(jinja, "[SYSTEM_PROMPT]").value_or("[SYSTEM_PROMPT]");
+      made.system_end = SpacedMarker(jinja, "[/SYSTEM_PROMPT]").value_or("[/SYSTEM_PROMPT]");
+    }
   }
   made.format = *format;
-  if (const char* const bos = SpecOf(*format).bos; bos != nullptr && *format != ChatFormat::kNone) {
+  // Of ChatML, Qwen's template writes no BOS, and Hermes' does.
+  if (made.format != ChatFormat::kChatMl || jinja.find("bos_token") != std::string::npos) {
     made.bos = TextOf(config, "bos_token");
-    if (made.bos.empty()) made.bos = bos;
-  } else if (*format == ChatFormat::kNone) {
-    made.bos = TextOf(config, "bos_token");
+    if (made.bos.empty()) made.bos = SpecOf(made.format).bos;
   }
   return made;
 }

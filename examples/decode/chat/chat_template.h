@@ -27,23 +27,28 @@ enum class ChatFormat : int8_t {
   kLlama3,   // <|start_header_id|>user<|end_header_id|>
   kChatMl,   // <|im_start|>user; Qwen and many others
   kMistral,  // [INST] ... [/INST]
+  kLlama2,   // the same, with <<SYS>> around the system text, and the BOS before each turn
   kGemma,    // <start_of_turn>user
 };
 
-// "none", "llama3", "chatml", "mistral", "gemma".
+// "none", "llama3", "chatml", "mistral", "llama2", "gemma".
 std::string_view ChatFormatName(ChatFormat format);
 // Errors: InvalidArgument naming all, for another name.
 absl::StatusOr<ChatFormat> ChatFormatOfName(std::string_view name);
 
-// The format that a chat_template writes; nullopt for one that is none of these.
+// The format that a chat_template writes, by the texts that mark the beginning and the end of a turn. nullopt for
+// another format, and for a template with the texts of two: a guess would give a worse model without a word.
 std::optional<ChatFormat> ChatFormatOfJinja(std::string_view chat_template);
 
 struct ChatTemplate {
   ChatFormat format = ChatFormat::kNone;
   std::string bos = {};  // the text of the token that begins a text; empty: none
-  // Around what the user says, of kMistral: its versions differ in spaces.
+  // Around what the user says, of kMistral and kLlama2: the versions of Mistral differ in spaces.
   std::string inst_begin = "[INST] ";
   std::string inst_end = " [/INST]";
+  // Around the system text, of kMistral: [SYSTEM_PROMPT], since version 7. Empty: the system text begins the first turn.
+  std::string system_begin = {};
+  std::string system_end = {};
 
   // Before the first turn.
   std::string Begin() const;
@@ -52,14 +57,15 @@ struct ChatTemplate {
   std::string UserTurn(std::string_view text, std::string_view system, bool is_first) const;
   // The text of the token that ends an answer; empty: the model's own end-of-text token.
   std::string_view EndMarker() const;
-  // Between the end marker and the next turn: for kNone the beginning of another text.
+  // Between the end marker and the next turn: for kNone and kLlama2 the beginning of another text.
   std::string AfterAnswer() const;
 };
 
 // Of a model's folder: the format of chat_template in tokenizer_config.json or of the file
-// chat_template.jinja, with the spaces that it has around [INST], and the bos_token. Without a
-// template, kNone. `format`: in place of the folder's. Errors: those of ReadJsonFile(); InvalidArgument for a template of another format,
-// naming --template.
+// chat_template.jinja, with the spaces that it has around [INST], and the bos_token. A kChatMl has
+// the bos_token only if the template has that variable. Without a template, kNone. `format`: in place
+// of the folder's. Errors: those of ReadJsonFile(); InvalidArgument for a template of another format,
+// naming --template and the formats.
 absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
                                             std::optional<ChatFormat> format);
 

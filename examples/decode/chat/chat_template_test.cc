@@ -11,8 +11,6 @@
 namespace reprise {
 namespace {
 
-using testing::HasSubstr;
-
 // What a model reads before its second answer.
 std::string Conversation(const ChatTemplate& chat, const std::string& system,
                          const std::string& answer = "Hello.") {
@@ -63,13 +61,13 @@ TEST(ChatTemplateTest, NoneIsTheTextAlone) {
 }
 
 TEST(ChatTemplateTest, FormatsHaveNames) {
-  for (const char* const name : {"none", "llama3", "chatml", "mistral", "gemma"}) {
+  for (const char* const name : {"none", "llama3", "chatml", "mistral", "llama2", "gemma"}) {
     const auto format = ChatFormatOfName(name);
     ASSERT_TRUE(format.ok()) << format.status();
     EXPECT_EQ(ChatFormatName(*format), name);
   }
   EXPECT_EQ(std::string(ChatFormatOfName("alpaca").status().message()),
-            "--template: expected none, llama3, chatml, mistral, gemma, got \"alpaca\"");
+            "--template: expected none, llama3, chatml, mistral, llama2, gemma, got \"alpaca\"");
 }
 
 class ChatTemplateFolderTest : public testing::Test {
@@ -88,10 +86,12 @@ TEST_F(ChatTemplateFolderTest, TheFolderTellsTheFormat) {
   const struct {
     const char* jinja;
     ChatFormat format;
-  } cases[] = {{"{{ '<|start_header_id|>' + message['role'] }}", ChatFormat::kLlama3},
-               {"{{'<|im_start|>' + message['role']}}", ChatFormat::kChatMl},
-               {"{{ '[INST] ' + content }}", ChatFormat::kMistral},
-               {"{{ '<start_of_turn>' + role }}", ChatFormat::kGemma}};
+  } cases[] = {
+      {"{{ '<|start_header_id|>' + message['role'] + '<|eot_id|>' }}", ChatFormat::kLlama3},
+      {"{{'<|im_start|>' + message['role'] + '<|im_end|>'}}", ChatFormat::kChatMl},
+      {"{{ '[INST] ' + content + ' [/INST]' }}", ChatFormat::kMistral},
+      {"{{ '[INST] ' + '<<SYS>>\\n' + content + ' [/INST]' }}", ChatFormat::kLlama2},
+      {"{{ '<start_of_turn>' + role + '<end_of_turn>' }}", ChatFormat::kGemma}};
   for (const auto& [jinja, format] : cases) {
     Write("tokenizer_config.json", nlohmann::json{{"chat_template", jinja}}.dump());
     const auto chat = ChatTemplateOf(folder_, std::nullopt);
@@ -101,12 +101,12 @@ TEST_F(ChatTemplateFolderTest, TheFolderTellsTheFormat) {
   // A list of templates, tokens that are objects, and a file of its own.
   Write("tokenizer_config.json",
         R"({"bos_token":{"content":"<b>"},"chat_template":[{"name":"tools","template":"x"},)"
-        R"({"name":"default","template":"[INST]"}]})");
+        R"({"name":"default","template":"[INST][/INST]"}]})");
   auto chat = ChatTemplateOf(folder_, std::nullopt);
   ASSERT_TRUE(chat.ok()) << chat.status();
   EXPECT_EQ(chat->format, ChatFormat::kMistral);
   EXPECT_EQ(chat->bos, "<b>");
-  Write("chat_template.jinja", "<|im_start|>");
+  Write("chat_template.jinja", "<|im_start|><|im_end|>");
   chat = ChatTemplateOf(folder_, std::nullopt);
   ASSERT_TRUE(chat.ok()) << chat.status();
   EXPECT_EQ(chat->format, ChatFormat::kChatMl);
@@ -124,23 +124,94 @@ TEST_F(ChatTemplateFolderTest, TheVersionsOfMistralDifferInSpaces) {
     const char* system;
     const char* answer;
     const char* text;
-  } cases[] = {{"{{- ' [INST] ' + message['content'] + ' [/INST]' }}", "Be brief.", " Hello.",
-                "<s> [INST] Be brief.\n\nHi [/INST] Hello.</s> [INST] Why? [/INST]"},
-               {"{{- ' [INST] ' + message['content'] + ' [/INST]' }}", "", " Hello.",
-                "<s> [INST] Hi [/INST] Hello.</s> [INST] Why? [/INST]"},
-               {R"({{- "[INST] " + message["content"] + "[/INST]" }})", "", " Hello.",
-                "<s>[INST] Hi[/INST] Hello.</s>[INST] Why?[/INST]"},
-               {R"({{- "[INST]" + message["content"] + "[/INST]" }})", "", "Hello.",
-                "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]"},
-               // Markers within longer texts say nothing of spaces.
-               {R"({# [INST] #}{{ "x [INST] y" }}{{ "[INST]" + content + "[/INST]" }})", "",
-                "Hello.", "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]"},
-               {"[INST]", "", "Hello.", "<s>[INST] Hi [/INST]Hello.</s>[INST] Why? [/INST]"}};
+  } cases[] = {
+      {"{{- ' [INST] ' + message['content'] + ' [/INST]' }}", "Be brief.", " Hello.",
+       "<s> [INST] Be brief.\n\nHi [/INST] Hello.</s> [INST] Why? [/INST]"},
+      {"{{- ' [INST] ' + message['content'] + ' [/INST]' }}", "", " Hello.",
+       "<s> [INST] Hi [/INST] Hello.</s> [INST] Why? [/INST]"},
+      {R"({{- "[INST] " + message["content"] + "[/INST]" }})", "", " Hello.",
+       "<s>[INST] Hi[/INST] Hello.</s>[INST] Why?[/INST]"},
+      {R"({{- "[INST]" + message["content"] + "[/INST]" }})", "", "Hello.",
+       "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]"},
+      // Markers within longer texts say nothing of spaces.
+      {R"({# [INST] #}{{ "x [INST] y" }}{{ "[INST]" + content + "[/INST]" }})", "", "Hello.",
+       "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]"},
+      {"[INST][/INST]", "", "Hello.", "<s>[INST] Hi [/INST]Hello.</s>[INST] Why? [/INST]"}};
   for (const auto& [jinja, system, answer, text] : cases) {
     Write("chat_template.jinja", jinja);
     const auto chat = ChatTemplateOf(folder_, std::nullopt);
     ASSERT_TRUE(chat.ok()) << chat.status();
     EXPECT_EQ(Conversation(*chat, system, answer), text) << jinja;
+  }
+}
+
+// Texts by apply_chat_template(), for the template of Mistral-Small-3.2-24B-Instruct-2506. Without a system text the
+// template writes one of its own.
+TEST_F(ChatTemplateFolderTest, NewerMistralsHaveAMarkedSystemText) {
+  Write("chat_template.jinja",
+        "{{- bos_token }}{{- '[SYSTEM_PROMPT]' + system_prompt + '[/SYSTEM_PROMPT]' }}"
+        "{{- '[INST]' + message['content'] + '[/INST]' }}");
+  const auto chat = ChatTemplateOf(folder_, std::nullopt);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->format, ChatFormat::kMistral);
+  EXPECT_EQ(
+      Conversation(*chat, "Be brief."),
+      "<s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]");
+  EXPECT_EQ(Conversation(*chat, ""), "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]");
+}
+
+// The template of Llama-2-7b-chat, and its text by Jinja2. The model writes the spaces around an answer.
+TEST_F(ChatTemplateFolderTest, Llama2IsNotTakenForMistral) {
+  Write("chat_template.jinja",
+        "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+        "{% set system_message = messages[0]['content'] %}{% else %}"
+        "{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
+        "{% for message in loop_messages %}"
+        "{% if loop.index0 == 0 and system_message != false %}"
+        "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + "
+        "message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}"
+        "{% if message['role'] == 'user' %}"
+        "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+        "{% elif message['role'] == 'assistant' %}"
+        "{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}");
+  const auto chat = ChatTemplateOf(folder_, std::nullopt);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->format, ChatFormat::kLlama2);
+  EXPECT_EQ(Conversation(*chat, "Be brief.", " Hello. "),
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello. </s>"
+            "<s>[INST] Why? [/INST]");
+  EXPECT_EQ(Conversation(*chat, "", " Hello. "),
+            "<s>[INST] Hi [/INST] Hello. </s><s>[INST] Why? [/INST]");
+}
+
+// Templates in short; the published ones of Hermes-2-Pro, LFM2, Bielik, MiniCPM5 and Step-3.5 write the BOS, those of
+// Qwen and SmolLM2 do not.
+TEST_F(ChatTemplateFolderTest, ChatMlHasTheBosOfItsTemplate) {
+  constexpr char kTurns[] = "{{'<|im_start|>' + message['role'] + '<|im_end|>'}}";
+  const auto begin_of = [&](const std::string& jinja, const std::string& bos,
+                            std::optional<ChatFormat> format) {
+    Write("tokenizer_config.json",
+          nlohmann::json{{"bos_token", bos}, {"chat_template", jinja}}.dump());
+    const auto chat = ChatTemplateOf(folder_, format);
+    EXPECT_TRUE(chat.ok()) << chat.status();
+    return chat.ok() ? chat->Begin() : "";
+  };
+  const std::string with_bos = std::string("{{bos_token}}") + kTurns;
+  EXPECT_EQ(begin_of(with_bos, "<s>", std::nullopt), "<s>");
+  EXPECT_EQ(begin_of(with_bos, "<s>", ChatFormat::kChatMl), "<s>");
+  EXPECT_EQ(begin_of(with_bos, "", std::nullopt), "");
+  EXPECT_EQ(begin_of(kTurns, "<s>", std::nullopt), "");
+  EXPECT_EQ(begin_of(kTurns, "<|im_start|>", std::nullopt), "");
+}
+
+TEST_F(ChatTemplateFolderTest, RejectsTemplatesThatOnlyResembleAFormat) {
+  for (const char* const jinja :
+       {"<|im_start|>user<|im_sep|>Hi<|im_end|>",                              // Phi-4
+        "'<|start_header_id|>assistant<|end_header_id|>\\n\\n>>>'<|eot_id|>",  // Functionary
+        "'<|im_start|>' + role + '\\n' + content + '</s>'",                    // SeaLLM
+        "<|im_start|><|im_end|>[INST][/INST]",                                 // two formats
+        "<|User|>Hi<|Assistant|>", "<|user|>\nHi<|end|>\n<|assistant|>\n", "[INST]"}) {
+    EXPECT_FALSE(ChatFormatOfJinja(jinja).has_value()) << jinja;
   }
 }
 
@@ -156,8 +227,10 @@ TEST_F(ChatTemplateFolderTest, WithoutATemplateItIsNoneAndAFlagTakesPrecedence) 
 
 TEST_F(ChatTemplateFolderTest, ATemplateOfAnotherFormatIsRefused) {
   Write("chat_template.jinja", "### Instruction:");
-  EXPECT_THAT(std::string(ChatTemplateOf(folder_, std::nullopt).status().message()),
-              HasSubstr("choose one by --template"));
+  EXPECT_EQ(std::string(ChatTemplateOf(folder_, std::nullopt).status().message()),
+            folder_ +
+                " has a chat_template of an unknown format: expected one of none, llama3, chatml, "
+                "mistral, llama2, gemma; --template names one in its place");
   EXPECT_TRUE(ChatTemplateOf(folder_, ChatFormat::kNone).ok());
   Write("tokenizer_config.json", "[1]");
   EXPECT_FALSE(ChatTemplateOf(folder_, ChatFormat::kNone).ok());
