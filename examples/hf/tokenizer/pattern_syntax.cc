@@ -113,6 +113,9 @@ class Translator {
       if (!StartsWith(std::string{'\\', c, '{'}) || end == std::string_view::npos) {
         return Refuse(absl::StrCat("\\", std::string(1, c), " without braces"));
       }
+      if (c != 'x' && is_caseless()) {
+        return Refuse(absl::StrCat("\\", std::string(1, c), " within (?i:)"));
+      }
       length = end + 1;
       out += rest_.substr(0, length);
     } else if (c == 'r' || c == 'n' || c == 't' || absl::ascii_ispunct(c)) {
@@ -186,7 +189,7 @@ class Translator {
     const bool is_behind_class = std::exchange(side.is_behind_class, false);
     if (rest_[0] == '\\') return Escape(side.items);
     if (rest_[0] == '-') {
-      // A hyphen that is in no range, where other items may come to stand next to it.
+      // Escapes a hyphen that is in no range: the items of an inner class may follow.
       if (side.is_empty() || is_behind_class || StartsWith("-]")) {
         side.items += "\\-";
         rest_.remove_prefix(1);

@@ -43,6 +43,7 @@ TEST(PatternSyntaxTest, WritesOutClassesWithinClasses) {
       {"[^a&&[^b]]", "(?:(?!(?=[a])(?>[^b]))(?s:.))"},
       {R"([\p{L}\p{M}&&[^\p{Han}]]*)", R"((?:(?=[\p{L}\p{M}])(?>[^\p{Han}]))*)"},
       {"(?i:[a[b]])(?:[a[^b]])", "(?i:[ab])(?:(?>[a]|[^b]))"},
+      {R"((?i:(a)\d\s)\p{Lu})", R"((?i:(a)\p{Nd}\p{White_Space})\p{Lu})"},
       // Hyphens and carets of inner classes stay characters.
       {"[+[*-]/]", R"([+*\-/])"},
       {"[a[-b]-c]", R"([a\-b\-c])"},
@@ -81,6 +82,8 @@ TEST(PatternSyntaxTest, RefusesWhatMayMeanSomethingElse) {
       {"[a&&&&b]", "&& with nothing before at byte 4"},
       {"[a&&]", "&& with nothing behind at byte 4"},
       {"(?i:(a)[b[^c]])", "a negated class within a class within (?i:) at byte 9"},
+      {R"((?i:a|\p{Lu}))", R"(\p within (?i:) at byte 6)"},
+      {R"((?i:[\P{Lu}]))", R"(\P within (?i:) at byte 5)"},
       {"(?i:[a-c&&b])", "an intersection of classes within (?i:) at byte 8"},
       {std::string(17, '[') + "a" + std::string(17, ']'),
        "more than 16 classes within each other at byte 16"},
