@@ -23,7 +23,7 @@ using nlohmann::json;
 struct FormatSpec {
   ChatFormat format;
   const char* name;
-  // A chat_template of this format has both texts, and has not the third. Null: there is none.
+  // A chat_template of this format has both texts, and has not the third. Null: no such text.
   const char* marker;
   const char* end_marker;
   const char* other_marker;
@@ -226,7 +226,7 @@ absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
     }
   }
   made.format = *format;
-  // Of ChatML, Qwen's template writes no BOS, and Hermes' does.
+  // ChatML is written with a BOS (Hermes) and without one (Qwen).
   if (made.format != ChatFormat::kChatMl || jinja.find("bos_token") != std::string::npos) {
     made.bos = TextOf(config, "bos_token");
     if (made.bos.empty()) made.bos = SpecOf(made.format).bos;

@@ -145,8 +145,8 @@ TEST_F(ChatTemplateFolderTest, TheVersionsOfMistralDifferInSpaces) {
   }
 }
 
-// Texts by apply_chat_template(), for the template of Mistral-Small-3.2-24B-Instruct-2506. Without a system text the
-// template writes one of its own.
+// Texts by apply_chat_template(), for the template of Mistral-Small-3.2-24B-Instruct-2506. If the conversation has
+// no system text, the template writes a default text, which is left out here.
 TEST_F(ChatTemplateFolderTest, NewerMistralsHaveAMarkedSystemText) {
   Write("chat_template.jinja",
         "{{- bos_token }}{{- '[SYSTEM_PROMPT]' + system_prompt + '[/SYSTEM_PROMPT]' }}"
@@ -184,8 +184,7 @@ TEST_F(ChatTemplateFolderTest, Llama2IsNotTakenForMistral) {
             "<s>[INST] Hi [/INST] Hello. </s><s>[INST] Why? [/INST]");
 }
 
-// Templates in short; the published ones of Hermes-2-Pro, LFM2, Bielik, MiniCPM5 and Step-3.5 write the BOS, those of
-// Qwen and SmolLM2 do not.
+// Shortened templates. Hermes-2-Pro, LFM2, Bielik, MiniCPM5 and Step-3.5 write the BOS; Qwen and SmolLM2 do not.
 TEST_F(ChatTemplateFolderTest, ChatMlHasTheBosOfItsTemplate) {
   constexpr char kTurns[] = "{{'<|im_start|>' + message['role'] + '<|im_end|>'}}";
   const auto begin_of = [&](const std::string& jinja, const std::string& bos,

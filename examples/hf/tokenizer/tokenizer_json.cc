@@ -182,7 +182,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const json& tokenizer, const st
       root.RefuseOthers({"version", "truncation", "padding", "added_tokens", "normalizer",
                          "pre_tokenizer", "post_processor", "decoder", "model"}));
   REPRISE_RETURN_IF_ERROR(ExpectString(root, "version", "1.0"));
-  for (const char* name : {"truncation", "padding"}) {  // not used, as the header says
+  for (const char* name : {"truncation", "padding"}) {  // accepted, but not used
     REPRISE_RETURN_IF_ERROR(root.OptionalObject(name).status());
   }
   // The model's type is checked first: for other kinds of tokenizers it gives the most useful
