@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "examples/decode/signal_event.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/engine/create_engine.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/models/model_folder.h"
 
 namespace reprise {
@@ -30,6 +32,15 @@ namespace {
 
 constexpr char kHelp[] =
     "/clear begins another conversation; /exit or Ctrl-D ends the program; Ctrl-C ends an answer\n";
+
+// The text of the tokens that `decode run` puts before a text.
+std::string BeginOfText(const Tokenizer& tokenizer) {
+  std::string text;
+  for (const int32_t token : tokenizer.text_template().prefix) {
+    text += tokenizer.TokenContent(token).value_or("");
+  }
+  return text;
+}
 
 absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolder& folder) {
   if (!folder.tokenizer.has_value()) {
@@ -46,6 +57,7 @@ absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolde
     REPRISE_ASSIGN_OR_RETURN(format, ChatFormatOfName(*options.chat_template));
   }
   REPRISE_ASSIGN_OR_RETURN(setup.chat, ChatTemplateOf(folder.path, format));
+  if (setup.chat.format == ChatFormat::kNone) setup.chat.bos = BeginOfText(*folder.tokenizer);
   const Prompt none = {.content = TokenList()};  // each turn brings its own
   REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
                            MakeRequests({&none, 1}, options, folder));

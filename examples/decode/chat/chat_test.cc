@@ -160,6 +160,20 @@ TEST(ChatTest, ATemplateAndASystemTextAreWhatTheModelReads) {
   EXPECT_THAT(output.err, Not(HasSubstr("of 3 prompt tokens")));
 }
 
+TEST(ChatTest, WithoutATemplateATextBeginsAsInRun) {
+  DecodeOptions options = ChatOptions();
+  options.model = CopyDefaultModel("chat_without_bos");
+  options.shows_stats = true;
+  options.max_new_tokens = 4;
+  EXPECT_THAT(Chat("foo\n", options).err, HasSubstr("of 3 prompt tokens"));
+  // The bos_token of tokenizer_config.json is still there, but the tokenizer does not put it before a text.
+  const std::string path = *options.model + "/tokenizer.json";
+  nlohmann::json tokenizer = nlohmann::json::parse(ReadWholeFile(path));
+  tokenizer["post_processor"] = nullptr;
+  WriteWholeFile(path, tokenizer.dump());
+  EXPECT_THAT(Chat("foo\n", options).err, HasSubstr("of 2 prompt tokens"));
+}
+
 TEST(ChatTest, WhatKeepsItFromStartingIsSaid) {
   DecodeOptions options = ChatOptions();
   options.chat_template = "alpaca";
