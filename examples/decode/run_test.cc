@@ -316,6 +316,22 @@ TEST(DecodeRunTest, AModelWithoutATokenizerTakesAndGivesIds) {
   EXPECT_EQ(DecodeJson(options)[0].at("text"), nullptr);
 }
 
+TEST(DecodeRunTest, ATokenizerThatCannotBeReadRefusesTextsOnly) {
+  const std::string model = CopyDefaultModel("unreadable_tokenizer");
+  WriteWholeFile(model + "/tokenizer.json", R"({"version":"1.0","model":{"type":"Unigram"}})");
+  DecodeOptions options = {.model = model,
+                           .prompts = {{.content = TokenList{0, 1765, 200}}},
+                           .max_new_tokens = 3,
+                           .dtype = DType::kFloat32};
+  const Output output = Decode(options);
+  ASSERT_TRUE(output.status.ok()) << output.status;
+  EXPECT_EQ(output.out, "16 1765 1251\n");
+  options.prompts = {{.content = "foo\n"}};
+  EXPECT_EQ(std::string(Decode(options).status.message()),
+            "prompt 1 is a text, but the tokenizer cannot be read (" + model +
+                "/tokenizer.json: model: type: expected \"BPE\", got \"Unigram\"): give token ids");
+}
+
 TEST(DecodeRunTest, MoreSequencesThanTheCacheHoldsMakeWayForEachOther) {
   const std::vector<Prompt> prompts(6, {.content = "foo\n"});
   const std::vector<json> lines = DecodeJson(

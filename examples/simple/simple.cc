@@ -63,6 +63,7 @@ absl::Status Run(const std::vector<std::string>& prompts) {
   REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(path));
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                            LoadModel(path, folder.config, {.weights = {.dtype = DType::kFloat32}}));
+  if (!folder.tokenizer.has_value()) return absl::NotFoundError(folder.WhyNoTokenizer());
   std::vector<std::vector<int32_t>> tokens;
   for (const std::string& prompt : prompts) {
     REPRISE_ASSIGN_OR_RETURN(tokens.emplace_back(), folder.tokenizer->Encode(prompt));
