@@ -46,19 +46,20 @@ struct ModelFolder {
   std::string path;
   ModelConfig config;
   std::optional<Tokenizer> tokenizer;
-  // Why the folder's tokenizer cannot be read. OK if it can, and if the folder has none.
+  // The reason why the folder's tokenizer cannot be read. OK if `tokenizer` has a value, and if the
+  // folder has no tokenizer.json.
   absl::Status tokenizer_error = {};
 
   int max_seq_len() const;
   const std::vector<int32_t>& eos_token_ids() const;
 
-  // The reason for a message: "<path> has no tokenizer.json", or what is wrong with the tokenizer. REQUIRES: `tokenizer`
-  // is empty.
+  // The reason for a message: "<path> has no tokenizer.json", or what is wrong with the tokenizer.
+  // REQUIRES: `tokenizer` is empty.
   std::string WhyNoTokenizer() const;
 
-  // Errors: NotFound if the folder does not exist; those of LoadModelConfig(). A tokenizer that
-  // Tokenizer::LoadFolder() cannot read is no error: the model takes token ids, and `tokenizer_error` is why it takes no
-  // texts.
+  // Errors: NotFound if the folder does not exist; the errors of LoadModelConfig(). A tokenizer that
+  // Tokenizer::LoadFolder() cannot read is no error: the model takes token ids, and
+  // `tokenizer_error` is the reason why it takes no texts.
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };
 

@@ -48,7 +48,8 @@ struct ChatTemplate {
   // Around what the user says, of kMistral and kLlama2: the versions of Mistral differ in spaces.
   std::string inst_begin = "[INST] ";
   std::string inst_end = " [/INST]";
-  // Around the system text, of kMistral: [SYSTEM_PROMPT], since version 7. Empty: the system text begins the first turn.
+  // Around the system text, of kMistral: [SYSTEM_PROMPT], since version 7. Empty: the system text
+  // begins the first turn.
   std::string system_begin = {};
   std::string system_end = {};
 

@@ -50,8 +50,8 @@ std::optional<int32_t> FindToken(const TokenizerSpec& spec, const std::string& c
   return std::nullopt;
 }
 
-// Sets `side` as `flag` ("add_bos_token") and `name` ("bos_token", a text or an object with its "content") say. An absent flag does not
-// change `side`.
+// Sets `side` by the fields `flag` ("add_bos_token") and `name` ("bos_token": a text, or an object
+// with its "content"). An absent flag does not change `side`.
 absl::Status SetSide(const JsonFields& config, const char* flag, const char* name,
                      const char* default_token, const TokenizerSpec& spec,
                      std::vector<int32_t>& side) {
