@@ -42,8 +42,8 @@ std::optional<ChatFormat> ChatFormatOfJinja(std::string_view chat_template);
 
 struct ChatTemplate {
   ChatFormat format = ChatFormat::kNone;
-  // The text of the token that begins a text; empty: none. Of kNone, decode chat takes what the tokenizer
-  // puts before a text, as decode run does.
+  // The text of the token that begins a text; empty: none. For kNone, decode chat takes the tokens that the
+  // tokenizer puts before a text, as decode run does.
   std::string bos = {};
   // Around what the user says, of kMistral and kLlama2: the versions of Mistral differ in spaces.
   std::string inst_begin = "[INST] ";

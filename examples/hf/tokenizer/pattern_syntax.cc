@@ -159,7 +159,7 @@ class Translator {
       }
     }
     if (rest_.empty()) return Refuse("a class without end");
-    if (parts.sides.back().is_empty()) return Refuse("&& with nothing behind");
+    if (parts.sides.back().is_empty()) return Refuse("&& with nothing after");
     rest_.remove_prefix(1);
     return parts;
   }

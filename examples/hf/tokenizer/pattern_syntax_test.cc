@@ -80,7 +80,7 @@ TEST(PatternSyntaxTest, RefusesWhatMayMeanSomethingElse) {
       {"[a-&&b]", "- before [ or && in a class at byte 2"},
       {"[&&b]", "&& with nothing before at byte 1"},
       {"[a&&&&b]", "&& with nothing before at byte 4"},
-      {"[a&&]", "&& with nothing behind at byte 4"},
+      {"[a&&]", "&& with nothing after at byte 4"},
       {"(?i:(a)[b[^c]])", "a negated class within a class within (?i:) at byte 9"},
       {R"((?i:a|\p{Lu}))", R"(\p within (?i:) at byte 6)"},
       {R"((?i:[\P{Lu}]))", R"(\P within (?i:) at byte 5)"},

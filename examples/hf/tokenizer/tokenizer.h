@@ -88,7 +88,7 @@ class Tokenizer {
   // The token with this content, added or not; "<|eot_id|>", "Ġthe".
   std::optional<int32_t> FindToken(std::string_view content) const;
 
-  // What EncodeOptions::adds_template puts around a text.
+  // The tokens that EncodeOptions::adds_template puts around a text.
   const TextTemplate& text_template() const { return text_template_; }
 
   // One more than the greatest id.
