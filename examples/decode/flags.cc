@@ -89,7 +89,8 @@ class DecodeFlags {
         break;
       case DecodeCommand::kChat:
         AddText("template", arguments.chat_template,
-                "how turns are written: none, llama3, chatml, mistral, llama2, gemma. Without it, as the "
+                "how turns are written: none, llama3, chatml, mistral, llama2, gemma. Without it, "
+                "as the "
                 "chat_template of the folder writes them; none if it has none");
         AddText("system", arguments.system, "what the model is told before the conversation");
         AddSwitch("stats", arguments.stats,
