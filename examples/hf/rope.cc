@@ -40,7 +40,8 @@ float Scale(const Llama3Rope& rope, const Pair& pair) {
   if (wave > static_cast<float>(rope.original_max_seq_len / rope.low_freq_factor)) {
     return frequency / factor;
   }
-  if (wave < static_cast<float>(rope.original_max_seq_len / rope.high_freq_factor)) {
+  if (rope.low_freq_factor == rope.high_freq_factor ||
+      wave < static_cast<float>(rope.original_max_seq_len / rope.high_freq_factor)) {
     return frequency;
   }
   const float kept =
@@ -102,9 +103,9 @@ absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, int max_seq_len)
                            fields.Double("low_freq_factor", kFreqFactorRange));
   REPRISE_ASSIGN_OR_RETURN(rope.high_freq_factor,
                            fields.Double("high_freq_factor", kFreqFactorRange));
-  if (rope.high_freq_factor <= rope.low_freq_factor) {
-    return fields.Unexpected(
-        "high_freq_factor", absl::StrCat("more than low_freq_factor (", rope.low_freq_factor, ")"));
+  if (rope.high_freq_factor < rope.low_freq_factor) {
+    return fields.Unexpected("high_freq_factor",
+                             absl::StrCat("at least low_freq_factor (", rope.low_freq_factor, ")"));
   }
   REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
   return rope;
@@ -119,6 +120,11 @@ absl::StatusOr<double> ReadAttentionFactor(const JsonFields& fields, double fact
   constexpr DoubleRange kRange = {.min = 1e-3, .max = 1e3};
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> given,
                            fields.OptionalDouble("attention_factor", kRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> multiplier,
+                           fields.OptionalDouble("attn_factor", kRange));
+  if (given && multiplier.value_or(1) != 1) {
+    return fields.Unexpected("attn_factor", "nothing beside attention_factor");
+  }
   constexpr DoubleRange kMScaleRange = {.min = 0, .max = 1e3};
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale,
                            fields.OptionalDouble("mscale", kMScaleRange));
@@ -126,17 +132,28 @@ absl::StatusOr<double> ReadAttentionFactor(const JsonFields& fields, double fact
                            fields.OptionalDouble("mscale_all_dim", kMScaleRange));
   if (given) return *given;
   // Zero counts as absent, as in transformers.
-  if (mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0) {
-    return MScale(factor, *mscale) / MScale(factor, *mscale_all_dim);
-  }
-  return MScale(factor, 1);
+  const bool has_ratio = mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0;
+  const double scale =
+      has_ratio ? MScale(factor, *mscale) / MScale(factor, *mscale_all_dim) : MScale(factor, 1);
+  return scale * multiplier.value_or(1);
+}
+
+// Members that the authors of YaRN write and that choose nothing here. Errors: InvalidArgument for
+// a value that would choose something.
+absl::Status CheckYarnMarks(const JsonFields& fields) {
+  REPRISE_RETURN_IF_ERROR(fields.OptionalBool("finetuned").status());
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> extrapolation,
+                           fields.OptionalDouble("extrapolation_factor", {}));
+  if (extrapolation.value_or(1) == 1) return absl::OkStatus();
+  return fields.Unexpected("extrapolation_factor", "1");
 }
 
 absl::StatusOr<YarnRope> ReadYarn(const JsonFields& fields, int max_seq_len) {
-  REPRISE_RETURN_IF_ERROR(
-      fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
-                           "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-                           "original_max_position_embeddings", "truncate"}));
+  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers(
+      {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "attention_factor",
+       "attn_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+       "original_max_position_embeddings", "truncate", "finetuned", "extrapolation_factor"}));
+  REPRISE_RETURN_IF_ERROR(CheckYarnMarks(fields));
   YarnRope rope;
   REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> factor,

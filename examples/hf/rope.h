@@ -42,11 +42,12 @@ struct LinearRope {
 //   long   if w > original_max_seq_len / low_freq_factor
 //   short  if w < original_max_seq_len / high_freq_factor
 // and otherwise a blend with the weight (original_max_seq_len / w - low) / (high - low) for the one
-// that is kept.
+// that is kept. If the two factors are equal, as in Llama 4 Scout, every wave that is not long is
+// short.
 struct Llama3Rope {
   double factor = 8;  // >= 1
   double low_freq_factor = 1;
-  double high_freq_factor = 4;  // > low_freq_factor
+  double high_freq_factor = 4;  // >= low_freq_factor
   int original_max_seq_len = 8192;
   friend bool operator==(const Llama3Rope&, const Llama3Rope&) = default;
 };
@@ -88,11 +89,13 @@ struct RopeDefaults {
 
 // `config` is the whole of config.json. If both forms are absent, RoPE is plain with the default
 // theta. YaRN's attention factor, unless given, is 0.1 ln(factor) + 1, or the ratio of two of its
-// kind if mscale and mscale_all_dim are there; its factor, if null, is max_position_embeddings /
-// original_max_position_embeddings.
+// kind if mscale and mscale_all_dim are there. "attn_factor" multiplies that value, as in the code
+// of YaRN's authors and in vLLM; transformers ignores the member. DeepSeek-R1-0528-Qwen3-8B uses
+// attn_factor to make the product 1. YaRN's factor, if null, is max_position_embeddings /
+// original_max_position_embeddings. "finetuned" is read and chooses nothing.
 // Errors: InvalidArgument, naming the field: both forms at once, a type that is not "default",
-// "linear", "llama3" or "yarn", a parameter missing, out of range or unknown, rotation of only a
-// part of the head.
+// "linear", "llama3" or "yarn", a parameter missing, out of range or unknown, attn_factor beside
+// attention_factor, rotation of only a part of the head.
 absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults);
 
 // The RoPEs of a model whose layers of windowed attention have one of their own.

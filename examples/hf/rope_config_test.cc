@@ -56,6 +56,19 @@ TEST(RopeConfigTest, Llama3WithoutItsOriginalLengthTakesTheModels) {
   EXPECT_EQ(std::get<Llama3Rope>(config->scaling).original_max_seq_len, 131072);
 }
 
+// Llama 4 Scout's published rope_scaling.
+TEST(RopeConfigTest, Llama3FactorsMayBeEqual) {
+  const absl::StatusOr<RopeConfig> config =
+      Read(R"({"rope_theta": 5e5, "rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0,
+          "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+          "rope_type": "llama3"}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(*config ==
+              (RopeConfig{.theta = 5e5,
+                          .scaling = Llama3Rope{
+                              .factor = 16, .low_freq_factor = 1, .high_freq_factor = 1}}));
+}
+
 TEST(RopeConfigTest, RefusesWhatIsNotImplementedByName) {
   for (const char* type : {"dynamic", "longrope", "su", "mrope", "proportional", "LLAMA3", ""}) {
     const std::string name = std::string("\"") + type + "\"";
@@ -116,7 +129,7 @@ TEST(RopeConfigTest, RefusesLlama3ThatLacksOrTwistsAParameter) {
                 HasSubstr(std::string(name) + ": expected a number, got nothing"));
   }
   const std::vector<std::pair<std::string, json>> twists = {
-      {"high_freq_factor", 1},
+      {"high_freq_factor", 0.5},
       {"low_freq_factor", 0},
       {"low_freq_factor", "1"},
       {"factor", 0.5},
@@ -129,6 +142,48 @@ TEST(RopeConfigTest, RefusesLlama3ThatLacksOrTwistsAParameter) {
     EXPECT_THAT(Read(bad.dump()).status().message(),
                 HasSubstr("rope_scaling: " + name + ": expected"))
         << value;
+  }
+}
+
+// DeepSeek-R1-0528-Qwen3-8B: 0.1 ln 4 + 1 = 1.138629436, whose inverse is 0.878248857.
+TEST(RopeConfigTest, AttnFactorMultipliesYarnsAttentionFactor) {
+  const absl::StatusOr<RopeConfig> published = Read(
+      R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+          "original_max_position_embeddings": 32768, "attn_factor": 0.8782488562869419}})");
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_NEAR(RopeAttentionFactor(*published), 1, 1e-12);
+  const absl::StatusOr<RopeConfig> half =
+      Read(R"({"rope_scaling": {"type": "yarn", "factor": 4, "attn_factor": 0.5}})");
+  ASSERT_TRUE(half.ok()) << half.status();
+  EXPECT_NEAR(RopeAttentionFactor(*half), 0.569314718, 1e-9);
+}
+
+// Yarn-Llama-2-7b-64k.
+TEST(RopeConfigTest, AcceptsTheMarksOfYarnsAuthors) {
+  const absl::StatusOr<RopeConfig> marked = Read(
+      R"({"rope_scaling": {"type": "yarn", "factor": 16.0, "finetuned": true,
+          "extrapolation_factor": 1, "original_max_position_embeddings": 4096}})");
+  ASSERT_TRUE(marked.ok()) << marked.status();
+  const absl::StatusOr<RopeConfig> plain = Read(
+      R"({"rope_scaling": {"type": "yarn", "factor": 16.0,
+          "original_max_position_embeddings": 4096}})");
+  EXPECT_TRUE(*marked == *plain);
+}
+
+TEST(RopeConfigTest, RefusesYarnMarksThatWouldChangeTheResult) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"("attn_factor": 0)", "attn_factor: expected a number in [0.001, 1000], got 0"},
+      {R"("attn_factor": "1")", "attn_factor: expected a number"},
+      {R"("attn_factor": 0.5, "attention_factor": 1)",
+       "attn_factor: expected nothing beside attention_factor, got 0.5"},
+      {R"("finetuned": 1)", "finetuned: expected true or false, got 1"},
+      {R"("extrapolation_factor": 0.5)", "extrapolation_factor: expected 1, got 0.5"},
+  };
+  for (const auto& [member, error] : cases) {
+    EXPECT_THAT(Read(R"({"rope_scaling": {"type": "yarn", "factor": 4, )" + member + "}}")
+                    .status()
+                    .message(),
+                HasSubstr(error));
   }
 }
 

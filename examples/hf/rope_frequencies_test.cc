@@ -76,6 +76,27 @@ TEST(RopeFrequenciesTest, Llama3FrequenciesAreThoseOfTransformers) {
                  1.50962178e-05, 6.64786967e-06, 2.92749974e-06, 1.28917316e-06, 5.6770881e-07}));
 }
 
+// Plain: 1, 0.1, 0.01, 0.001, of waves of 6.28, 62.8, 628 and 6283 tokens; long are those over 100.
+TEST(RopeFrequenciesTest, Llama3WithoutABlendDividesTheLongWavesAlone) {
+  EXPECT_THAT(RopeFrequencies({.scaling = Llama3Rope{.factor = 4,
+                                                     .low_freq_factor = 1,
+                                                     .high_freq_factor = 1,
+                                                     .original_max_seq_len = 100}},
+                              8),
+              ElementsAre(1, FloatEq(0.1f), FloatEq(0.0025f), FloatEq(0.00025f)));
+}
+
+TEST(RopeFrequenciesTest, Llama3WithoutABlendKeepsTheWaveOfTheBoundItself) {
+  // The wave of the first pair, in float32, is exactly original_max_seq_len / low_freq_factor.
+  constexpr double kFactor = 8192 / double{6.28318530717958647692f};
+  EXPECT_THAT(RopeFrequencies({.scaling = Llama3Rope{.factor = 4,
+                                                     .low_freq_factor = kFactor,
+                                                     .high_freq_factor = kFactor,
+                                                     .original_max_seq_len = 8192}},
+                              2),
+              ElementsAre(1));
+}
+
 TEST(RopeFrequenciesTest, Llama31FrequenciesAreThoseOfTransformers) {
   // Llama 3.1 8B, every fourth. The blend goes from the 29th to the 36th.
   const std::vector<float> all = RopeFrequencies({.theta = 500000, .scaling = Llama3Rope()}, 128);
