@@ -7,6 +7,10 @@
 
 namespace reprise {
 
+absl::StatusOr<JsonFields> ConfigFields(const nlohmann::json& config, std::string where) {
+  return JsonFields::Of(config, std::move(where), IntegerForm::kAnyForm);
+}
+
 absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range) {
   REPRISE_ASSIGN_OR_RETURN(const int64_t number, fields.Int(name, range));
   return static_cast<int>(number);
@@ -16,7 +20,7 @@ absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields) {
   // The new name has priority; some files have both.
   for (const char* name : {"dtype", "torch_dtype"}) {
     REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> text, fields.OptionalString(name));
-    if (!text) continue;
+    if (!text || *text == "auto") continue;
     const std::optional<DType> dtype = ParseDType(*text);
     if (!dtype || IsFp8(*dtype)) {
       return fields.Unexpected(name, "\"float32\", \"bfloat16\", \"float16\" or \"float64\"");
@@ -24,6 +28,21 @@ absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields) {
     return dtype;
   }
   return std::optional<DType>();
+}
+
+absl::StatusOr<std::optional<std::string>> ReadActivationName(const JsonFields& fields,
+                                                              std::string_view name) {
+  constexpr std::pair<const char*, const char*> kOtherNames[] = {
+      {"swish", "silu"},
+      {"gelu_python", "gelu"},
+      {"gelu_new", "gelu_pytorch_tanh"},
+      {"gelu_fast", "gelu_pytorch_tanh"},
+      {"gelu_accurate", "gelu_pytorch_tanh"}};
+  REPRISE_ASSIGN_OR_RETURN(std::optional<std::string> given, fields.OptionalString(name));
+  for (const auto& [other, usual] : kOtherNames) {
+    if (given == other) return std::optional<std::string>(usual);
+  }
+  return given;
 }
 
 absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,

@@ -41,10 +41,15 @@ inline constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 24};
 inline constexpr IntRange kSeqLenRange = {.min = 1, .max = 1 << 28};
 inline constexpr int64_t kMaxProjection = 1 << 22;
 
+// The members of a config.json or a generation_config.json. Python's programs write some sizes as
+// 64.0, so an integer may have any form. Errors: those of JsonFields::Of().
+absl::StatusOr<JsonFields> ConfigFields(const nlohmann::json& config, std::string where);
+
 // Like JsonFields::Int(), for ranges within int's.
 absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range);
 
-// "dtype", or "torch_dtype" in older files; nullopt if both are absent.
+// "dtype", or "torch_dtype" in older files; nullopt if neither names a type. "auto", the argument of
+// from_pretrained() that some files keep, counts as absent.
 absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields);
 
 // `known` and what "eos_token_id" adds to them; ascending, none twice.
@@ -53,6 +58,13 @@ absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
 
 // InvalidArgument if config.json describes quantised weights.
 absl::Status RefuseQuantization(const JsonFields& fields);
+
+// The activation of a config by one of transformers' names for it: "silu" for "swish", "gelu" for
+// "gelu_python", and "gelu_pytorch_tanh" for "gelu_new", "gelu_fast" and "gelu_accurate", which are
+// the same function. Other names unchanged; nullopt if the member is absent. Errors:
+// InvalidArgument if it is not a string.
+absl::StatusOr<std::optional<std::string>> ReadActivationName(const JsonFields& fields,
+                                                              std::string_view name);
 
 // How a family of models calls itself in config.json.
 struct ModelKind {
@@ -70,7 +82,7 @@ template <typename Config>
 absl::StatusOr<Config> WithGenerationConfig(Config config,
                                             const nlohmann::json& generation_config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(generation_config, "generation_config.json"));
+                           ConfigFields(generation_config, "generation_config.json"));
   REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens(std::move(config.eos_token_ids),
                                                                fields, config.vocab_size));
   return config;

@@ -1,5 +1,6 @@
 #include "reprise/hf/config_fields.h"
 
+#include <optional>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -44,6 +45,39 @@ TEST(ConfigFieldsTest, OfAnUnknownFamilyTheFieldAndAllThatAreKnownAreNamed) {
         << classes;
   }
   EXPECT_THAT(Found({{"model_type", 1}}), HasSubstr("model_type: expected a string, got 1"));
+}
+
+TEST(ConfigFieldsTest, TakesSizesThatPythonWroteAsFloats) {
+  const json config = {{"size", 64.0}, {"half", 64.5}};
+  const JsonFields fields = *ConfigFields(config, "config.json");
+  EXPECT_EQ(*ReadInt(fields, "size", kWidthRange), 64);
+  EXPECT_EQ(ReadInt(fields, "half", kWidthRange).status().message(),
+            "config.json: half: expected an integer in [1, 1048576], got 64.5");
+}
+
+TEST(ConfigFieldsTest, TypeAutoCountsAsAbsent) {
+  const auto read = [](const json& config) {
+    return ReadWeightDType(*ConfigFields(config, "config.json"));
+  };
+  EXPECT_EQ(*read({{"torch_dtype", "auto"}}), std::nullopt);
+  EXPECT_EQ(*read({{"dtype", "auto"}, {"torch_dtype", "bfloat16"}}), DType::kBFloat16);
+  EXPECT_EQ(*read({{"dtype", "float16"}, {"torch_dtype", "auto"}}), DType::kFloat16);
+  EXPECT_FALSE(read({{"dtype", "Auto"}}).ok());
+}
+
+TEST(ConfigFieldsTest, ActivationsOfOneFunctionHaveOneName) {
+  const auto read = [](const json& value) {
+    const json config = {{"hidden_act", value}};
+    return ReadActivationName(*ConfigFields(config, "config.json"), "hidden_act");
+  };
+  for (const char* name : {"silu", "swish"}) EXPECT_EQ(*read(name), "silu");
+  for (const char* name : {"gelu", "gelu_python"}) EXPECT_EQ(*read(name), "gelu");
+  for (const char* name : {"gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"}) {
+    EXPECT_EQ(*read(name), "gelu_pytorch_tanh");
+  }
+  EXPECT_EQ(*read("quick_gelu"), "quick_gelu");
+  EXPECT_EQ(*read(nullptr), std::nullopt);
+  EXPECT_FALSE(read(1).ok());
 }
 
 }  // namespace

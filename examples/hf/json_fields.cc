@@ -1,6 +1,7 @@
 #include "reprise/hf/json_fields.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,31 +17,44 @@ using nlohmann::json;
 
 absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 
-// The value if it is an integer within the range. nlohmann keeps integers past 2^63 as unsigned.
-std::optional<int64_t> AsInt(const json& value, IntRange range) {
+// The integer that a number equals. nlohmann keeps integers past 2^63 as unsigned, and a float past
+// 2^53 could be a rounded integer.
+std::optional<int64_t> IntegerOf(const json& value) {
+  if (value.is_number_float()) {
+    constexpr double kExactLimit = int64_t{1} << 53;
+    const double number = value.get<double>();
+    if (!(std::abs(number) <= kExactLimit) || number != std::trunc(number)) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
   if (!value.is_number_integer()) return std::nullopt;
   if (value.is_number_unsigned() &&
       value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return std::nullopt;
   }
-  const int64_t number = value.get<int64_t>();
-  if (number < range.min || number > range.max) return std::nullopt;
-  return number;
+  return value.get<int64_t>();
 }
 
 std::string Describe(IntRange range) { return absl::StrCat("[", range.min, ", ", range.max, "]"); }
 
 }  // namespace
 
-JsonFields::JsonFields(const json& object, std::string where)
-    : object_(&object), where_(std::move(where)) {}
+JsonFields::JsonFields(const json& object, std::string where, IntegerForm integers)
+    : object_(&object), where_(std::move(where)), integers_(integers) {}
 
-absl::StatusOr<JsonFields> JsonFields::Of(const json& object, std::string where) {
+absl::StatusOr<JsonFields> JsonFields::Of(const json& object, std::string where,
+                                          IntegerForm integers) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": expected an object, got ", DescribeJson(object)));
   }
-  return JsonFields(object, std::move(where));
+  return JsonFields(object, std::move(where), integers);
+}
+
+std::optional<int64_t> JsonFields::AsInt(const json& value, IntRange range) const {
+  if (value.is_number_float() && integers_ == IntegerForm::kInteger) return std::nullopt;
+  const std::optional<int64_t> number = IntegerOf(value);
+  if (!number || *number < range.min || *number > range.max) return std::nullopt;
+  return number;
 }
 
 const json* JsonFields::Find(std::string_view name) const {
@@ -123,7 +137,7 @@ absl::StatusOr<std::optional<JsonFields>> JsonFields::OptionalObject(std::string
   const json* const value = Find(name);
   if (value == nullptr) return std::optional<JsonFields>();
   if (!value->is_object()) return Unexpected(name, "an object");
-  return std::optional(JsonFields(*value, absl::StrCat(where_, ": ", ToAbsl(name))));
+  return std::optional(JsonFields(*value, absl::StrCat(where_, ": ", ToAbsl(name)), integers_));
 }
 
 absl::StatusOr<int64_t> JsonFields::Int(std::string_view name, IntRange range) const {

@@ -8,9 +8,9 @@
 //   4096}));
 //   // config.json: num_hidden_layers: expected an integer in [1, 4096], got "many"
 //
-// A null member counts as absent, as it does for the programs that write these files. Integers are
-// JSON integers: 64.0 is not one. Thread safety: as any const object. A view: the object given to
-// Of() must outlive it.
+// A null member counts as absent, as it does for the programs that write these files. Whether 64.0
+// is an integer is a choice (IntegerForm); 64.5 never is one. Thread safety: as any const object. A
+// view: the object given to Of() must outlive it.
 
 #ifndef REPRISE_HF_JSON_FIELDS_H_
 #define REPRISE_HF_JSON_FIELDS_H_
@@ -39,10 +39,18 @@ struct DoubleRange {
   double max = std::numeric_limits<double>::max();
 };
 
+// How an integer may be written.
+enum class IntegerForm : int8_t {
+  kInteger,  // 64
+  kAnyForm,  // also 64.0 and 6.4e1: floating-point numbers up to 2^53 that have no fraction
+};
+
 class JsonFields {
  public:
-  // Every message begins with `where`. Errors: InvalidArgument if `object` is not an object.
-  static absl::StatusOr<JsonFields> Of(const nlohmann::json& object, std::string where);
+  // Every message begins with `where`. `integers` also holds for the objects within. Errors:
+  // InvalidArgument if `object` is not an object.
+  static absl::StatusOr<JsonFields> Of(const nlohmann::json& object, std::string where,
+                                       IntegerForm integers = IntegerForm::kInteger);
 
   // The member, or nullopt if it is absent or null. Errors: InvalidArgument if it has another type
   // or is outside the range.
@@ -78,12 +86,17 @@ class JsonFields {
 
   const nlohmann::json& object() const { return *object_; }
   const std::string& where() const { return where_; }
+  IntegerForm integers() const { return integers_; }
 
  private:
-  JsonFields(const nlohmann::json& object, std::string where);
+  JsonFields(const nlohmann::json& object, std::string where, IntegerForm integers);
+
+  // The value if it is an integer of the form, within the range.
+  std::optional<int64_t> AsInt(const nlohmann::json& value, IntRange range) const;
 
   const nlohmann::json* object_;
   std::string where_;
+  IntegerForm integers_;
 };
 
 }  // namespace reprise

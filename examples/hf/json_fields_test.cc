@@ -105,6 +105,26 @@ TEST_F(JsonFieldsTest, NamesThePathToAnInnerObject) {
             "config.json: expected an object, got [3,1,2]");
 }
 
+TEST(JsonIntegersTest, AnyFormTakesFloatsWithoutAFraction) {
+  const json object = json::parse(R"({
+      "whole": 64.0, "power": 1.6e1, "minus": -0.0, "list": [1.0, 2], "fraction": 64.5,
+      "limit": 9007199254740992.0, "past": 9007199254740994.0, "huge": 1e300,
+      "inner": {"size": 8.0}})");
+  const JsonFields fields = *JsonFields::Of(object, "config.json", IntegerForm::kAnyForm);
+  EXPECT_EQ(*fields.Int("whole", {}), 64);
+  EXPECT_EQ(*fields.Int("power", {}), 16);
+  EXPECT_EQ(*fields.Int("minus", {}), 0);
+  EXPECT_THAT(*fields.Ints("list", {}), ElementsAre(1, 2));
+  EXPECT_EQ(*fields.Int("limit", {}), int64_t{1} << 53);
+  EXPECT_EQ(*fields.Object("inner")->Int("size", {}), 8);
+  EXPECT_EQ(ErrorOf(fields.Int("fraction", {.min = 1, .max = 99})),
+            "config.json: fraction: expected an integer in [1, 99], got 64.5");
+  EXPECT_EQ(ErrorOf(fields.Int("whole", {.min = 1, .max = 63})),
+            "config.json: whole: expected an integer in [1, 63], got 64.0");
+  EXPECT_FALSE(fields.Int("past", {}).ok());
+  EXPECT_FALSE(fields.Int("huge", {}).ok());
+}
+
 TEST_F(JsonFieldsTest, RangesIncludeTheirEnds) {
   EXPECT_TRUE(fields_.Int("int", {.min = 64, .max = 64}).ok());
   EXPECT_FALSE(fields_.Int("int", {.min = 65, .max = 66}).ok());

@@ -265,7 +265,8 @@ absl::StatusOr<LayerRopes> ReadLayerRopes(const JsonFields& config, const RopeDe
     alone["rope_parameters"] = parameters->object().value(kind, nlohmann::json());
     REPRISE_ASSIGN_OR_RETURN(
         const JsonFields fields,
-        JsonFields::Of(alone, absl::StrCat(config.where(), ": rope_parameters.", kind)));
+        JsonFields::Of(alone, absl::StrCat(config.where(), ": rope_parameters.", kind),
+                       config.integers()));
     return ReadRopeConfig(fields, of_kind);
   };
   REPRISE_ASSIGN_OR_RETURN(ropes.full, read("full_attention", defaults));

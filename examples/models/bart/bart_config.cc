@@ -27,7 +27,7 @@ absl::Status CheckIs(const JsonFields& fields, const char* name, bool value) {
 
 absl::Status CheckBlocks(const JsonFields& fields) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> activation,
-                           fields.OptionalString("activation_function"));
+                           ReadActivationName(fields, "activation_function"));
   if (activation.value_or("gelu") != "gelu") {
     return fields.Unexpected("activation_function", "a supported activation (\"gelu\")");
   }
@@ -68,7 +68,7 @@ absl::Status ReadStartToken(const JsonFields& fields, int64_t otherwise, BartCon
 }  // namespace
 
 absl::StatusOr<BartConfig> ParseBartConfig(const json& config) {
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(config, "config.json"));
   REPRISE_RETURN_IF_ERROR(FindModelKind(fields, {kBartKind}).status());
   REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
   REPRISE_RETURN_IF_ERROR(CheckBlocks(fields));
@@ -90,7 +90,7 @@ absl::StatusOr<BartConfig> ParseBartConfig(const json& config) {
 
 absl::StatusOr<BartConfig> WithGenerationConfig(BartConfig config, const json& generation_config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(generation_config, "generation_config.json"));
+                           ConfigFields(generation_config, "generation_config.json"));
   REPRISE_RETURN_IF_ERROR(ReadStartToken(fields, config.decoder_start_token_id, config));
   return WithGenerationConfig<BartConfig>(std::move(config), generation_config);
 }

@@ -94,11 +94,11 @@ absl::Status ReadHeads(const JsonFields& fields, MlaConfig& config) {
 }  // namespace
 
 absl::StatusOr<MlaConfig> ParseMlaConfig(const json& config) {
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(config, "config.json"));
   REPRISE_RETURN_IF_ERROR(FindModelKind(fields, {kMlaKind}).status());
   REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> activation,
-                           fields.OptionalString("hidden_act"));
+                           ReadActivationName(fields, "hidden_act"));
   if (activation.value_or("silu") != "silu") return fields.Unexpected("hidden_act", "\"silu\"");
   MlaConfig result;
   REPRISE_ASSIGN_OR_RETURN(result.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));

@@ -74,6 +74,7 @@ TEST(MlaConfigTest, RefusesWhatIsNotImplementedByName) {
   EXPECT_THAT(ErrorWith("quantization_config", json::object()),
               HasSubstr("quantization is not supported"));
   EXPECT_THAT(ErrorWith("hidden_act", "gelu"), HasSubstr("hidden_act: expected \"silu\""));
+  EXPECT_EQ(ErrorWith("hidden_act", "swish"), "no error");
   EXPECT_EQ(ErrorWith("n_routed_experts", nullptr), "no error");
   EXPECT_THAT(ErrorWith("rope_scaling", {{"type", "dynamic"}, {"factor", 2}}),
               HasSubstr("type: expected \"default\", \"linear\", \"llama3\" or \"yarn\""));

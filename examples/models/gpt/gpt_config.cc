@@ -38,11 +38,11 @@ absl::Status ReadGpt2(const JsonFields& fields, GptConfig& config) {
                            fields.OptionalInt("n_inner", kWidthRange));
   config.inner_size = static_cast<int>(inner.value_or(int64_t{4} * config.hidden_size));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> activation,
-                           fields.OptionalString("activation_function"));
-  const std::string name = activation.value_or("gelu_new");
+                           ReadActivationName(fields, "activation_function"));
+  const std::string name = activation.value_or("gelu_pytorch_tanh");
   if (name == "gelu") {
     config.gelu = GeluForm::kErf;
-  } else if (name != "gelu_new" && name != "gelu_pytorch_tanh") {
+  } else if (name != "gelu_pytorch_tanh") {
     return fields.Unexpected(
         "activation_function",
         "a supported activation (\"gelu_new\", \"gelu_pytorch_tanh\" or \"gelu\")");
@@ -70,7 +70,7 @@ absl::Status ReadBloom(const JsonFields& fields, GptConfig& config) {
 }  // namespace
 
 absl::StatusOr<GptConfig> ParseGptConfig(const json& config) {
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(config, "config.json"));
   REPRISE_ASSIGN_OR_RETURN(const size_t kind, FindModelKind(fields, kGptKinds));
   REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
   GptConfig result;

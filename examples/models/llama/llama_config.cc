@@ -56,7 +56,7 @@ absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size,
 
 absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaFamily& family) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> name,
-                           fields.OptionalString(family.activation_field));
+                           ReadActivationName(fields, family.activation_field));
   if (!name) return family.default_activation;
   if (*name == "silu") return Activation::kSilu;
   if (*name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
@@ -95,10 +95,6 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
     REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, rope));
   }
   REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadWeightDType(fields));
-  REPRISE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> bos_token_id,
-      fields.OptionalInt("bos_token_id", {.min = 0, .max = config.vocab_size - 1}));
-  if (bos_token_id) config.bos_token_id = static_cast<int32_t>(*bos_token_id);
   REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens({}, fields, config.vocab_size));
   return config;
 }
@@ -106,7 +102,7 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
 }  // namespace
 
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(const json& config) {
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(config, "config.json"));
   REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* const family, FindLlamaFamily(fields));
   REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, ReadDecoder(fields, *family));
   REPRISE_RETURN_IF_ERROR(family->read(fields, result));

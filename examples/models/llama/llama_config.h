@@ -114,7 +114,6 @@ struct LlamaConfig {
 
   // The type that the weights were saved in; nullopt if the file does not specify it.
   std::optional<DType> dtype;
-  std::optional<int32_t> bos_token_id;
   // Generation ends at any of these; ascending, without duplicates, possibly empty.
   std::vector<int32_t> eos_token_ids;
 
@@ -130,12 +129,12 @@ struct LlamaConfig {
 // (llama_families.h). Fields that files commonly leave out have Hugging Face's defaults:
 //   num_key_value_heads  num_attention_heads        tie_word_embeddings   false; Gemma: true
 //   head_dim             hidden_size / heads, or the family's own
-//   hidden_act           "silu"                     rope_theta            10000; Llama 4: 500000
+//   hidden_act           "silu" ("swish")           rope_theta            10000; Llama 4: 500000
 //   hidden_activation    "gelu_pytorch_tanh", Gemma's name for it
 // Gemma 3: rope_theta 1000000; rope_local_base_freq 10000. gpt-oss: rope_theta 150000.
 // RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta" (rope_config.h).
 // Errors: InvalidArgument, naming the field, what was expected and what was got:
-//   a field that is missing, of another type, or outside its range (negative, 2^40, 64.0, "NaN")
+//   a field that is missing, of another type, or outside its range (negative, 2^40, 64.5, "NaN")
 //   numbers that contradict each other: heads that do not divide, an odd head_dim, a token id past
 //     the vocabulary, as many layer_types as there are not layers
 //   an architecture, activation, RoPE type, quantization or mixture of experts that is not

@@ -70,7 +70,6 @@ TEST(LlamaConfigTest, ReadsLlama32) {
   EXPECT_FALSE(config->mlp_bias);
   EXPECT_TRUE(config->rope == (RopeConfig{.theta = 5e5, .scaling = Llama3Rope{.factor = 32}}));
   EXPECT_EQ(config->dtype, DType::kBFloat16);
-  EXPECT_EQ(config->bos_token_id, 128000);
   EXPECT_THAT(config->eos_token_ids, ElementsAre(128001));
 }
 
@@ -90,7 +89,6 @@ TEST(LlamaConfigTest, FieldsThatAreCustomarilyLeftOutHaveDefaults) {
   EXPECT_FALSE(config->o_bias);
   EXPECT_TRUE(config->rope == RopeConfig());
   EXPECT_EQ(config->dtype, std::nullopt);
-  EXPECT_EQ(config->bos_token_id, std::nullopt);
   EXPECT_THAT(config->eos_token_ids, IsEmpty());
 }
 
@@ -161,7 +159,7 @@ TEST(LlamaConfigTest, NamesEachIntegerThatIsNone) {
        {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size", "max_position_embeddings", "num_key_value_heads", "head_dim"}) {
     for (const json& value :
-         {json(0), json(-1), json(int64_t{1} << 40), json(UINT64_MAX), json(64.0), json(1e300),
+         {json(0), json(-1), json(int64_t{1} << 40), json(UINT64_MAX), json(64.5), json(1e300),
           json("64"), json("NaN"), json(true), json::array({64}), json::object()}) {
       EXPECT_THAT(ErrorWith(name, value),
                   HasSubstr("config.json: " + std::string(name) + ": expected an integer in ["))
@@ -209,15 +207,38 @@ TEST(LlamaConfigTest, NamesNumbersThatContradictEachOther) {
 }
 
 TEST(LlamaConfigTest, NamesTokensOutsideTheVocabulary) {
-  for (const json& value : {json(-1), json(128256), json(1.0), json("</s>"),
+  for (const json& value : {json(-1), json(128256), json(1.5), json("</s>"),
                             json::array({1, 128256}), json::array({"1"})}) {
     EXPECT_THAT(ErrorWith("eos_token_id", value),
                 HasSubstr("eos_token_id: expected an integer or a list of integers in [0, 128255]"))
         << value;
   }
-  EXPECT_THAT(ErrorWith("bos_token_id", 128256),
-              HasSubstr("bos_token_id: expected an integer in [0, 128255]"));
   EXPECT_EQ(ErrorWith("eos_token_id", json::array()), "no error");
+}
+
+TEST(LlamaConfigTest, IgnoresTheTokenThatNothingUses) {
+  for (const json& value :
+       {json(-1), json(128256), json::array({1, 2}), json("<s>"), json(nullptr), json(1e300)}) {
+    EXPECT_EQ(ErrorWith("bos_token_id", value), "no error") << value;
+  }
+}
+
+TEST(LlamaConfigTest, ReadsOtherFormsOfTheSameConfig) {
+  json other = Llama32();
+  other["hidden_size"] = 2048.0;
+  other["num_hidden_layers"] = 1.6e1;
+  other["eos_token_id"] = {128001.0};
+  other["rope_scaling"]["original_max_position_embeddings"] = 8192.0;
+  other["hidden_act"] = "swish";
+  other["dtype"] = "auto";
+  const absl::StatusOr<LlamaConfig> config = ParseLlamaConfig(other);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->hidden_size, 2048);
+  EXPECT_EQ(config->num_layers, 16);
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(128001));
+  EXPECT_TRUE(config->rope == (RopeConfig{.theta = 5e5, .scaling = Llama3Rope{.factor = 32}}));
+  EXPECT_EQ(config->activation, Activation::kSilu);
+  EXPECT_EQ(config->dtype, DType::kBFloat16);
 }
 
 TEST(LlamaConfigTest, EndTokensOfBothFilesAreJoined) {

@@ -256,7 +256,7 @@ absl::StatusOr<std::vector<bool>> ReadRotatingLayers(const JsonFields& fields,
 absl::StatusOr<bool> ReadTemperatureFlag(const JsonFields& fields) {
   constexpr char kName[] = "attn_temperature_tuning";
   const json* const value = fields.Find(kName);
-  if (value != nullptr && value->is_number_integer()) return *value != 0;
+  if (value != nullptr && value->is_number()) return *value != 0;
   return ReadFlag(fields, kName, true);
 }
 

@@ -108,7 +108,7 @@ TEST(LlamaFamiliesTest, MistralHasAWindowInAllLayersUnlessItIsNull) {
   EXPECT_EQ(Parsed(Without(mistral, "sliding_window")).AttentionOf(0), Window(4096));
   EXPECT_EQ(Parsed(With(mistral, "sliding_window", 1)).AttentionOf(5), Window(1));
   for (const json& value :
-       {json(0), json(-1), json("4096"), json(4096.0), json(int64_t{1} << 40)}) {
+       {json(0), json(-1), json("4096"), json(4096.5), json(int64_t{1} << 40)}) {
     EXPECT_THAT(ErrorOf(With(mistral, "sliding_window", value)),
                 HasSubstr("config.json: sliding_window: expected an integer in [1, "));
   }

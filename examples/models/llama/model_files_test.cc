@@ -24,7 +24,6 @@ TEST(ModelFilesTest, JargonLlamaIsReadWhole) {
   const absl::StatusOr<LlamaConfig> config = LoadLlamaConfig(folder);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->vocab_size, 4096);
-  EXPECT_EQ(config->bos_token_id, 0);
   EXPECT_THAT(config->eos_token_ids, ElementsAre(1));
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();

@@ -45,7 +45,6 @@ TEST(LlamaPresetTest, JargonIsTheModelThatComesWithTheProject) {
   EXPECT_EQ(preset->tie_word_embeddings, expected->tie_word_embeddings);
   EXPECT_EQ(preset->rope, expected->rope);
   EXPECT_EQ(preset->dtype, expected->dtype);
-  EXPECT_EQ(preset->bos_token_id, expected->bos_token_id);
   EXPECT_EQ(preset->eos_token_ids, expected->eos_token_ids);
 }
 
