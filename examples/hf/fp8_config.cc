@@ -5,33 +5,63 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
+
+namespace {
+
+// The method of a file that does not name one; empty if its members do not tell.
+std::string MethodOfMembers(const JsonFields& given) {
+  // The bits of an integer format, whose files have some of the members below, too.
+  if (given.Find("bits") != nullptr) return "";
+  if (given.Find("quant_algo") != nullptr) return "modelopt";
+  if (given.Find("format") != nullptr) return "compressed-tensors";
+  for (const char* const name : {"fmt", "weight_block_size", "activation_scheme"}) {
+    if (given.Find(name) != nullptr) return "fp8";
+  }
+  return "";
+}
+
+// OK if the member is one of the two values.
+absl::Status CheckIsEither(const JsonFields& given, const char* name, const char* one,
+                           const char* other) {
+  REPRISE_ASSIGN_OR_RETURN(const std::string value, given.String(name));
+  if (value == one || value == other) return absl::OkStatus();
+  return given.Unexpected(name, absl::StrCat("\"", one, "\" or \"", other, "\""));
+}
+
+absl::Status CheckFp8Members(const JsonFields& given) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> format, given.OptionalString("fmt"));
+  if (format.has_value() && *format != "e4m3") return given.Unexpected("fmt", "\"e4m3\"");
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> block,
+                           given.OptionalInts("weight_block_size", {.min = 1}));
+  if (block.has_value() && *block != std::vector<int64_t>{128, 128}) {
+    return given.Unexpected("weight_block_size", "[128, 128]");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status AcceptFp8Weights(const JsonFields& fields) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> given,
                            fields.OptionalObject("quantization_config"));
   if (!given.has_value()) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(const std::string method, given->String("quant_method"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> named,
+                           given->OptionalString("quant_method"));
+  const std::string method = named.value_or(MethodOfMembers(*given));
   if (method == "compressed-tensors") {
-    REPRISE_ASSIGN_OR_RETURN(const std::string format, given->String("format"));
-    if (format == "float-quantized") return absl::OkStatus();
-    return given->Unexpected("format", "\"float-quantized\"");
+    return CheckIsEither(*given, "format", "float-quantized", "naive-quantized");
   }
-  if (method != "fp8" && method != "fbgemm_fp8") {
-    return given->Unexpected("quant_method",
-                             "\"fp8\", \"fbgemm_fp8\" or \"compressed-tensors\", as other "
-                             "quantization is not supported");
+  if (method == "modelopt") {
+    return CheckIsEither(*given, "quant_algo", "FP8", "FP8_PER_CHANNEL_PER_TOKEN");
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> format, given->OptionalString("fmt"));
-  if (format.has_value() && *format != "e4m3") return given->Unexpected("fmt", "\"e4m3\"");
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> block,
-                           given->OptionalInts("weight_block_size", {.min = 1}));
-  if (block.has_value() && *block != std::vector<int64_t>{128, 128}) {
-    return given->Unexpected("weight_block_size", "[128, 128]");
-  }
-  return absl::OkStatus();
+  if (method == "fp8" || method == "fbgemm_fp8") return CheckFp8Members(*given);
+  return given->Unexpected("quant_method",
+                           "\"fp8\", \"fbgemm_fp8\", \"modelopt\" or \"compressed-tensors\", as "
+                           "other quantization is not supported");
 }
 
 }  // namespace reprise

@@ -35,6 +35,30 @@ TEST(Fp8ConfigTest, AcceptsFp8WeightsAsTheyArePublished) {
             "");
 }
 
+TEST(Fp8ConfigTest, AcceptsFp8OfModeloptAndOfFormatsThatStoreValuesAsTheyAre) {
+  EXPECT_EQ(ErrorOf({{"quant_method", "modelopt"},
+                     {"quant_algo", "FP8"},
+                     {"kv_cache_scheme", {{"num_bits", 8}}},
+                     {"ignore", {"lm_head"}}}),
+            "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "modelopt"}, {"quant_algo", "FP8_PER_CHANNEL_PER_TOKEN"}}),
+            "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "compressed-tensors"}, {"format", "naive-quantized"}}), "");
+}
+
+TEST(Fp8ConfigTest, TakesTheMethodFromOtherMembersIfItIsAbsent) {
+  EXPECT_EQ(ErrorOf({{"activation_scheme", "static"}, {"ignored_layers", {"lm_head"}}}), "");
+  EXPECT_EQ(ErrorOf({{"fmt", "e4m3"}, {"quant_method", nullptr}}), "");
+  EXPECT_EQ(ErrorOf({{"weight_block_size", {128, 128}}}), "");
+  EXPECT_EQ(ErrorOf({{"quant_algo", "FP8"}}), "");
+  EXPECT_EQ(ErrorOf({{"format", "float-quantized"}}), "");
+  EXPECT_THAT(ErrorOf({{"fmt", "e5m2"}}), HasSubstr("fmt: expected \"e4m3\", got \"e5m2\""));
+  EXPECT_THAT(ErrorOf({{"weight_block_size", {64, 64}}}), HasSubstr("weight_block_size"));
+  EXPECT_THAT(ErrorOf({{"format", "pack-quantized"}}), HasSubstr("format"));
+  EXPECT_THAT(ErrorOf({{"bits", 8}, {"activation_scheme", "static"}}), HasSubstr("quant_method"));
+  EXPECT_THAT(ErrorOf(json::object()), HasSubstr("quant_method: expected \"fp8\""));
+}
+
 TEST(Fp8ConfigTest, RefusesOthersByName) {
   EXPECT_THAT(ErrorOf({{"quant_method", "gptq"}}),
               AllOf(HasSubstr("quantization_config"), HasSubstr("quant_method"),
@@ -49,6 +73,11 @@ TEST(Fp8ConfigTest, RefusesOthersByName) {
   EXPECT_THAT(ErrorOf({{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}),
               HasSubstr("format"));
   EXPECT_THAT(ErrorOf({{"quant_method", "compressed-tensors"}}), HasSubstr("format"));
+  EXPECT_THAT(ErrorOf({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}),
+              HasSubstr("quant_algo: expected \"FP8\" or \"FP8_PER_CHANNEL_PER_TOKEN\", got "
+                        "\"NVFP4\""));
+  EXPECT_THAT(ErrorOf({{"quant_algo", "W4A8_AWQ"}}), HasSubstr("quant_algo"));
+  EXPECT_THAT(ErrorOf({{"quant_method", "modelopt"}}), HasSubstr("quant_algo"));
 }
 
 }  // namespace
