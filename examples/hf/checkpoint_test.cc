@@ -125,7 +125,7 @@ TEST_F(CheckpointTest, RefusesAShardOutsideTheFolder) {
 TEST_F(CheckpointTest, RefusesAnIndexThatIsNone) {
   for (const auto& [json, error] : std::vector<std::pair<std::string, std::string>>{
            {"", "the file is empty"},
-           {"{", "not valid JSON at byte"},
+           {"{", "not valid JSON at line 1, column"},
            {"[]", "expected an object, got []"},
            {"{}", "weight_map: expected an object, got nothing"},
            {R"({"weight_map": []})", "weight_map: expected an object, got []"},

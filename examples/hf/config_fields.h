@@ -89,7 +89,7 @@ absl::StatusOr<Config> WithGenerationConfig(Config config,
 }
 
 // parse(<folder>/config.json), and then, if that exists, WithGenerationConfig() of
-// <folder>/generation_config.json. Errors: those of ReadJsonFile() and of the functions, naming the
+// <folder>/generation_config.json. Errors: those of ReadConfigFile() and of the functions, naming the
 // file.
 template <typename Config>
 absl::StatusOr<Config> LoadModelConfig(const std::string& folder,
@@ -101,10 +101,10 @@ absl::StatusOr<Config> LoadModelConfig(const std::string& folder,
                         absl::StrCat(folder, "/", config.status().message()));
   };
   REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config,
-                           ReadJsonFile(absl::StrCat(folder, "/config.json")));
+                           ReadConfigFile(absl::StrCat(folder, "/config.json")));
   REPRISE_ASSIGN_OR_RETURN(Config result, in_folder(parse(config)));
   const absl::StatusOr<nlohmann::json> generation_config =
-      ReadJsonFile(absl::StrCat(folder, "/generation_config.json"));
+      ReadConfigFile(absl::StrCat(folder, "/generation_config.json"));
   if (absl::IsNotFound(generation_config.status())) return result;
   REPRISE_RETURN_IF_ERROR(generation_config.status());
   return in_folder(WithGenerationConfig(std::move(result), *generation_config));

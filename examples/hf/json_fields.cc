@@ -111,7 +111,7 @@ absl::StatusOr<std::optional<double>> JsonFields::OptionalDouble(std::string_vie
                                                                  DoubleRange range) const {
   const json* const value = Find(name);
   if (value == nullptr) return std::optional<double>();
-  // JSON has neither NaN nor infinity, and the reader refuses numbers past double.
+  // Ranges are finite, so NaN and infinities are refused.
   if (value->is_number() && value->get<double>() >= range.min &&
       value->get<double>() <= range.max) {
     return std::optional(value->get<double>());

@@ -1,5 +1,9 @@
 #include "reprise/hf/strict_json.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -15,12 +19,86 @@ namespace {
 
 using nlohmann::json;
 
+// The words of Python's json module for numbers that JSON does not have.
+constexpr std::pair<std::string_view, double> kNonFinite[] = {
+    {"-Infinity", -std::numeric_limits<double>::infinity()},
+    {"Infinity", std::numeric_limits<double>::infinity()},
+    {"NaN", std::numeric_limits<double>::quiet_NaN()}};
+
+// A text whose non-finite numbers have become strings of the same length, so that positions stay.
+struct Replaced {
+  std::string text;
+  // The values, by the number of strings and names of members that precede them.
+  std::map<int64_t, double> values;
+};
+
+Replaced ReplaceNonFinite(std::string_view text) {
+  Replaced replaced = {.text = std::string(text), .values = {}};
+  std::string& out = replaced.text;
+  int64_t num_strings = 0;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i] == '"') {
+      for (++i; i < out.size() && out[i] != '"'; ++i) {
+        if (out[i] == '\\') ++i;
+      }
+      ++num_strings;
+      continue;
+    }
+    for (const auto& [word, value] : kNonFinite) {
+      if (out.compare(i, word.size(), word) != 0) continue;
+      replaced.values.emplace(num_strings++, value);
+      out.replace(i, word.size(), '"' + std::string(word.size() - 2, 'x') + '"');
+      i += word.size() - 1;
+      break;
+    }
+  }
+  return replaced;
+}
+
+// "line 2, column 7" of the byte before `end`, or of the end of the text.
+std::string PlaceOf(std::string_view text, size_t end) {
+  const std::string_view before = text.substr(0, std::min(text.size(), end == 0 ? 0 : end - 1));
+  const size_t newline = before.rfind('\n');
+  const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+  return absl::StrCat("line ", 1 + std::count(before.begin(), before.end(), '\n'), ", column ",
+                      before.size() - begin + 1);
+}
+
+// What the library's message expected and got. It also quotes the text, which may have control
+// characters and any length: that part is left out. Empty if the message has another form.
+std::string ReasonOf(std::string_view message) {
+  const auto after = [&](std::string_view mark) -> std::string_view {
+    const size_t found = message.rfind(mark);
+    return found == std::string_view::npos ? "" : message.substr(found + mark.size());
+  };
+  constexpr std::string_view kExpected = "; expected ";
+  constexpr std::string_view kLastRead = "; last read: ";
+  const size_t begin = message.find(" - ");
+  if (begin == std::string_view::npos) return "";
+  std::string_view got = message.substr(begin + 3);
+  if (const size_t end = got.find(kLastRead); end != std::string_view::npos) {
+    got = got.substr(0, end);
+    if (got == "invalid literal") return ": expected a value, got an unknown word";
+    return absl::StrCat(": ", std::string(got));
+  }
+  const std::string_view expected = after(kExpected);
+  if (expected.empty()) return absl::StrCat(": ", std::string(got));
+  got = got.substr(0, got.find(kExpected));
+  if (got.starts_with("unexpected ")) got.remove_prefix(std::string_view("unexpected ").size());
+  const bool is_value = expected == "'[', '{', or a literal";
+  return absl::StrCat(": expected ", is_value ? "a value" : std::string(expected), ", got ",
+                      std::string(got));
+}
+
 // Builds the value from the parser's events. Each event returns whether to continue; the parser
 // then gives the offset of the last token only to parse_error(), so the limits are reported without
 // one.
 class Builder {
  public:
-  Builder(const JsonLimits& limits, json& root) : limits_(limits), root_(root) {}
+  // `non_finite`: as in Replaced.
+  Builder(const JsonLimits& limits, std::string_view text, std::map<int64_t, double> non_finite,
+          json& root)
+      : limits_(limits), text_(text), non_finite_(std::move(non_finite)), root_(root) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -30,7 +108,11 @@ class Builder {
   bool number_integer(int64_t value) { return Add(value) != nullptr; }
   bool number_unsigned(uint64_t value) { return Add(value) != nullptr; }
   bool number_float(double value, const std::string&) { return Add(value) != nullptr; }
-  bool string(std::string& value) { return Add(std::move(value)) != nullptr; }
+  bool string(std::string& value) {
+    const auto number = non_finite_.find(num_strings_++);
+    if (number != non_finite_.end()) return Add(number->second) != nullptr;
+    return Add(std::move(value)) != nullptr;
+  }
   bool binary(json::binary_t&) { return Fail("binary values are not JSON"); }
   bool start_object(size_t) { return Open(json::value_t::object); }
   bool start_array(size_t) { return Open(json::value_t::array); }
@@ -38,6 +120,9 @@ class Builder {
   bool end_array() { return Close(); }
 
   bool key(std::string& name) {
+    if (non_finite_.contains(num_strings_++)) {
+      return Fail("not valid JSON: expected a name, got a number");
+    }
     auto [member, is_new] = open_.back()->get_ref<json::object_t&>().try_emplace(name);
     if (!is_new) return Fail(absl::StrCat("the name ", DescribeJson(name), " occurs twice"));
     member_ = &member->second;
@@ -45,10 +130,9 @@ class Builder {
   }
 
   bool parse_error(size_t position, const std::string&, const json::exception& error) {
-    // The library's text quotes the input, including control characters: give the offset, and the
-    // library's text only for numbers.
-    return Fail(absl::StrCat(error.id == 406 ? "a number is out of range" : "not valid JSON",
-                             " at byte ", position));
+    const std::string place = PlaceOf(text_, position);
+    if (error.id == 406) return Fail(absl::StrCat("a number is out of range at ", place));
+    return Fail(absl::StrCat("not valid JSON at ", place, ReasonOf(error.what())));
   }
 
  private:
@@ -91,10 +175,13 @@ class Builder {
   }
 
   const JsonLimits limits_;
+  const std::string_view text_;
+  const std::map<int64_t, double> non_finite_;
   json& root_;
   std::vector<json*> open_;  // stable: an object or array has no younger sibling while it is open
   json* member_ = nullptr;   // of the innermost object, once its name is known
   int64_t num_values_ = 0;
+  int64_t num_strings_ = 0;  // names of members, too
   absl::Status status_;
 };
 
@@ -102,7 +189,12 @@ class Builder {
 
 absl::StatusOr<json> ParseJson(std::string_view text, const JsonLimits& limits) {
   json root;
-  Builder builder(limits, root);
+  Replaced replaced;
+  if (limits.has_non_finite) {
+    replaced = ReplaceNonFinite(text);
+    text = replaced.text;
+  }
+  Builder builder(limits, text, std::move(replaced.values), root);
   if (!json::sax_parse(text.begin(), text.end(), &builder)) return builder.status();
   return root;
 }
@@ -117,8 +209,16 @@ absl::StatusOr<json> ReadJsonFile(const std::string& path, const JsonLimits& lim
   return value;
 }
 
+absl::StatusOr<json> ReadConfigFile(const std::string& path) {
+  return ReadJsonFile(path, {.has_non_finite = true});
+}
+
 std::string DescribeJson(const json& value) {
   constexpr size_t kMaxLength = 60;
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    const double number = value.get<double>();
+    return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
+  }
   if (value.is_object()) return absl::StrCat("an object of ", value.size(), " members");
   size_t length = 0;  // of the strings within, or a little more than enough
   if (const auto* string = value.get_ptr<const json::string_t*>()) length = string->size();

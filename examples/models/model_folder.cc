@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const GptCo
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/config.json");
-  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(path));
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfigFile(path));
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, path));
   std::vector<ModelKind> kinds = LlamaKinds();
   const size_t num_llama_kinds = kinds.size();

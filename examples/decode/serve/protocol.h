@@ -13,7 +13,7 @@
 //   {"event":"token","id":"a","token":16,"text":"n."}
 //   {"event":"end","id":"a","finish_reason":"stop",
 //    "usage":{"prompt_tokens":3,"cached_tokens":0,"generated_tokens":11}}      in one line
-//   {"event":"error","line":3,"error":"not valid JSON at byte 1"}
+//   {"event":"error","line":3,"error":"not valid JSON at line 1, column 1: expected a value, got an unknown word"}
 //
 // Thread safety: pure functions.
 

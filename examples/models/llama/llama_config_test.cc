@@ -297,13 +297,28 @@ TEST_F(LoadLlamaConfigTest, ReadsBothFiles) {
   EXPECT_THAT(LoadLlamaConfig(folder_)->eos_token_ids, ElementsAre(128001, 128009));
 }
 
+TEST_F(LoadLlamaConfigTest, ReadsNumbersThatOnlyPythonWrites) {
+  std::string text = Llama32().dump();
+  text.back() = ',';
+  Write("config.json", text + R"("time_step_limit": [0.0, Infinity], "other": NaN})");
+  EXPECT_EQ(LoadLlamaConfig(folder_)->num_layers, 16);
+  Write("config.json", text + R"("rope_theta_": -Infinity, "head_dim": Infinity})");
+  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(), HasSubstr("\"head_dim\" occurs twice"));
+  text.replace(text.find("1e-05"), 5, "Infinity");
+  Write("config.json", text + R"("other": NaN})");
+  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
+              HasSubstr("rms_norm_eps: expected a number in [1e-12, 1], got Infinity"));
+}
+
 TEST_F(LoadLlamaConfigTest, NamesTheFileInItsErrors) {
   EXPECT_EQ(LoadLlamaConfig(folder_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
               HasSubstr(folder_ + "/config.json: No such file"));
   Write("config.json", "{");
   EXPECT_EQ(LoadLlamaConfig(folder_).status().message(),
-            folder_ + "/config.json: not valid JSON at byte 2");
+            folder_ +
+                "/config.json: not valid JSON at line 1, column 2: expected string literal, "
+                "got end of input");
   Write("config.json", "{}");
   EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
               HasSubstr(folder_ + "/config.json: architectures: expected"));
