@@ -1,7 +1,10 @@
 #include "reprise/hf/checkpoint.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -49,6 +52,24 @@ absl::StatusOr<TensorsByFile> ReadIndex(const std::string& path) {
   return tensors;
 }
 
+bool AllExist(const std::string& folder, const TensorsByFile& index) {
+  std::error_code ignored;
+  return std::all_of(index.begin(), index.end(), [&](const auto& file) {
+    return std::filesystem::exists(absl::StrCat(folder, "/", file.first), ignored);
+  });
+}
+
+// Adds the tensors of `file` that have the bytes of one that `tensors` has.
+void AddDuplicates(const SafetensorsFile& file, TensorViews& tensors) {
+  std::set<const char*> stored;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.bytes.empty()) stored.insert(tensor.bytes.data());
+  }
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (stored.contains(tensor.bytes.data())) tensors.emplace(name, tensor);
+  }
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(std::string folder, std::vector<SafetensorsFile> files, TensorViews tensors)
@@ -56,16 +77,16 @@ Checkpoint::Checkpoint(std::string folder, std::vector<SafetensorsFile> files, T
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   std::vector<SafetensorsFile> files;
-  absl::StatusOr<SafetensorsFile> single =
-      SafetensorsFile::Open(absl::StrCat(folder, "/", kSingleName));
-  if (single.ok()) {
-    TensorViews tensors = single->tensors();
-    files.push_back(*std::move(single));
+  const std::string single_path = absl::StrCat(folder, "/", kSingleName);
+  const absl::StatusOr<TensorsByFile> index = ReadIndex(absl::StrCat(folder, "/", kIndexName));
+  const bool has_whole_index = index.ok() && !index->empty() && AllExist(folder, *index);
+  std::error_code ignored;
+  if (!has_whole_index && std::filesystem::exists(single_path, ignored)) {
+    REPRISE_ASSIGN_OR_RETURN(SafetensorsFile single, SafetensorsFile::Open(single_path));
+    TensorViews tensors = single.tensors();
+    files.push_back(std::move(single));
     return Checkpoint(folder, std::move(files), std::move(tensors));
   }
-  if (!absl::IsNotFound(single.status())) return single.status();
-
-  absl::StatusOr<TensorsByFile> index = ReadIndex(absl::StrCat(folder, "/", kIndexName));
   if (absl::IsNotFound(index.status())) {
     return absl::NotFoundError(
         absl::StrCat(folder, ": expected a folder with ", kSingleName, " or ", kIndexName));
@@ -83,6 +104,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
       }
       tensors.emplace(name, *tensor);
     }
+    AddDuplicates(file, tensors);
     files.push_back(std::move(file));
   }
   return Checkpoint(folder, std::move(files), std::move(tensors));

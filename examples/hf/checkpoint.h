@@ -26,9 +26,11 @@ namespace reprise {
 
 class Checkpoint {
  public:
-  // Opens <folder>/model.safetensors or, if it does not exist, the files that
-  // <folder>/model.safetensors.index.json names. Of those files, only the tensors in its
-  // "weight_map" are found.
+  // Opens the files that <folder>/model.safetensors.index.json names, or <folder>/model.safetensors
+  // if there is no index. A folder with both is read by its index if all files that the index names
+  // exist, because the other file is then an adapter or left over; otherwise by the lone file. Of
+  // the files of an index, only the tensors in its "weight_map" are found, and their duplicates
+  // (ParseSafetensors()).
   // Errors:
   //   NotFound         there is neither; a file that the index names is missing
   //   InvalidArgument  a file is not a sound safetensors file; the index is not a JSON object whose

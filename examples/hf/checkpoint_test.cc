@@ -72,17 +72,56 @@ TEST_F(CheckpointTest, OpensTheShardsOfAnIndex) {
   EXPECT_EQ(checkpoint.tensors().size(), 3u);
 }
 
-TEST_F(CheckpointTest, TheSingleFileGoesBeforeTheIndex) {
-  WriteWeights("model.safetensors", {{"a", 1}});
-  WriteIndex("not even JSON");
+TEST_F(CheckpointTest, AnIndexWhoseFilesExistGoesBeforeALoneFile) {
+  WriteWeights("model.safetensors", {{"adapter", 1}});
+  WriteWeights("x.safetensors", {{"a", 2}});
+  WriteIndex(R"({"weight_map": {"a": "x.safetensors"}})");
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->tensors().size(), 1u);
+  EXPECT_THAT(*CopyElements<float>(*checkpoint->Find("a")), ElementsAre(2));
+  std::ofstream(folder_ + "/model.safetensors") << "damaged file";
   EXPECT_TRUE(OpenError().ok());
 }
 
-TEST_F(CheckpointTest, ADamagedSingleFileIsNotReplacedByTheIndex) {
+TEST_F(CheckpointTest, ALoneFileGoesBeforeAnIndexThatCannotBeRead) {
+  WriteWeights("model.safetensors", {{"a", 1}});
+  for (const char* index : {"not even JSON", R"({"weight_map": {}})",
+                            R"({"weight_map": {"b": "missing.safetensors"}})"}) {
+    WriteIndex(index);
+    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder_);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    EXPECT_TRUE(checkpoint->Find("a").ok());
+  }
+}
+
+TEST_F(CheckpointTest, ADamagedLoneFileIsNamedIfTheIndexLacksAFile) {
   std::ofstream(folder_ + "/model.safetensors") << "damaged file";
-  WriteWeights("x.safetensors", {{"a", 1}});
   WriteIndex(R"({"weight_map": {"a": "x.safetensors"}})");
   EXPECT_THAT(OpenError().message(), HasSubstr("model.safetensors: header length"));
+}
+
+TEST_F(CheckpointTest, FindsDuplicatesThatOnlyTheMetadataNames) {
+  // A float32 "kept" of value 1, whose duplicate "removed" was left out.
+  const std::string header =
+      R"({"__metadata__":{"format":"pt","removed":"kept","other":"unlisted"},)"
+      R"("kept":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+      R"("unlisted":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
+  const uint64_t length = header.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), 8);
+  bytes += header + std::string("\0\0\x80\x3f\0\0\0\0", 8);
+  std::ofstream(folder_ + "/model.safetensors") << bytes;
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(*CopyElements<float>(*checkpoint->Find("removed")), ElementsAre(1));
+  EXPECT_EQ(checkpoint->tensors().size(), 4u);
+  EXPECT_FALSE(checkpoint->Find("format").ok());
+
+  WriteIndex(R"({"weight_map": {"kept": "model.safetensors"}})");
+  checkpoint = Checkpoint::Open(folder_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(*CopyElements<float>(*checkpoint->Find("removed")), ElementsAre(1));
+  EXPECT_EQ(checkpoint->tensors().size(), 2u);
 }
 
 TEST_F(CheckpointTest, RefusesAFolderWithoutWeights) {

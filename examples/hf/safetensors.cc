@@ -30,6 +30,16 @@ absl::Status CheckMetadata(const json& metadata) {
   return absl::OkStatus();
 }
 
+// Adds what the metadata names as a duplicate of a tensor of the header.
+void AddDuplicates(const json& metadata, TensorViews& tensors) {
+  TensorViews duplicates;
+  for (const auto& [name, kept] : metadata.items()) {
+    const auto stored = tensors.find(kept.get_ref<const std::string&>());
+    if (stored != tensors.end()) duplicates.emplace(name, stored->second);
+  }
+  tensors.merge(duplicates);
+}
+
 absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonFields& fields) {
   REPRISE_ASSIGN_OR_RETURN(std::vector<int64_t> shape, fields.Ints("shape", {}));
   if (shape.size() > kMaxDims) {
@@ -141,6 +151,8 @@ absl::StatusOr<TensorViews> ParseSafetensors(absl::Span<const char> bytes) {
     tensors.emplace(name, std::move(tensor));
   }
   REPRISE_RETURN_IF_ERROR(CheckCoverage(tensors, data));
+  const auto metadata = header->find("__metadata__");
+  if (metadata != header->end()) AddDuplicates(*metadata, tensors);
   return tensors;
 }
 

@@ -8,8 +8,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(TensorView weight, file.Find("model.norm.weight"));
 //
 // The whole header is checked when the file is opened, so that a view never reaches outside the
-// file and no two tensors share bytes; checkpoint.h reads a model whose weights are spread over
-// several files.
+// file and no two tensors of the header share bytes; checkpoint.h reads a model whose weights are
+// spread over several files.
 // Thread safety: as any const object. Views live as long as the file object, also when it is moved.
 // Cost: opening reads the header only; weights are read from the disk when they are accessed.
 
@@ -30,8 +30,10 @@ namespace reprise {
 
 using TensorViews = std::map<std::string, TensorView, std::less<>>;
 
-// The tensors of a file whose content is `bytes`; the views point into it. Metadata is checked and
-// dropped.
+// The tensors of a file whose content is `bytes`; the views point into it. Writers store tensors
+// that share memory once, and name the duplicates in the metadata: {"lm_head.weight":
+// "model.embed_tokens.weight"}. A duplicate is a tensor here, too, with the bytes of the stored
+// one. Other metadata is checked and dropped.
 //
 // Errors: InvalidArgument, with the tensor's name where possible, unless
 //   1. the header's length is at most 100 MB (the format's limit) and within the file;
