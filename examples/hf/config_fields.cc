@@ -45,6 +45,13 @@ absl::StatusOr<std::optional<std::string>> ReadActivationName(const JsonFields& 
   return given;
 }
 
+absl::StatusOr<int> ReadPredictionLayers(const JsonFields& fields) {
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> number,
+      fields.OptionalInt("num_nextn_predict_layers", {.min = 0, .max = kLayersRange.max}));
+  return static_cast<int>(number.value_or(0));
+}
+
 absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
                                                    const JsonFields& fields, int vocab_size) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> ids,

@@ -52,6 +52,9 @@ absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, Int
 // from_pretrained() that some files keep, counts as absent.
 absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields);
 
+// "num_nextn_predict_layers": layers after the model's own that predict further tokens; 0 if absent.
+absl::StatusOr<int> ReadPredictionLayers(const JsonFields& fields);
+
 // `known` and what "eos_token_id" adds to them; ascending, none twice.
 absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
                                                    const JsonFields& fields, int vocab_size);

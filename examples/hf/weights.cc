@@ -20,23 +20,51 @@
 namespace reprise {
 namespace {
 
-// Tensors of each kind that a message names.
-constexpr size_t kMaxNamed = 5;
+// The bound of a message about tensors that do not fit, without the folder's name.
+constexpr size_t kMaxMessage = 260;
 
 std::string Joined(std::string_view a, std::string_view b, std::string_view c = "") {
   return std::string(a).append(b).append(c);
 }
 
-void AppendProblem(const char* what, const std::vector<std::string>& names,
-                   std::vector<std::string>& problems) {
-  if (names.empty()) return;
-  const size_t num_named = std::min(names.size(), kMaxNamed);
-  std::string problem =
-      absl::StrCat(what, ": ", absl::StrJoin(names.begin(), names.begin() + num_named, ", "));
-  if (names.size() > num_named) {
-    absl::StrAppend(&problem, " and ", names.size() - num_named, " more");
+struct Problem {
+  const char* what;
+  std::vector<std::string> names;
+};
+
+// "what: name, name and 3 more": names that fit into `max_length` characters, at least a part of
+// the first.
+std::string Described(const Problem& problem, size_t max_length) {
+  constexpr size_t kRestLength = 14;  // " and 12345 more"
+  std::string text = absl::StrCat(problem.what, ": ");
+  size_t num_named = 0;
+  for (const std::string& name : problem.names) {
+    const size_t length = text.size() + name.size() + (num_named > 0 ? 2 : 0) + kRestLength;
+    if (num_named > 0 && length > max_length) break;
+    absl::StrAppend(&text, num_named > 0 ? ", " : "", name);
+    ++num_named;
   }
-  problems.push_back(std::move(problem));
+  constexpr std::string_view kCut = "...";
+  if (text.size() + kRestLength > max_length && num_named == 1) {
+    text.resize(std::max(max_length, kRestLength + kCut.size()) - kRestLength - kCut.size());
+    text += kCut;
+  }
+  if (problem.names.size() > num_named) {
+    absl::StrAppend(&text, " and ", problem.names.size() - num_named, " more");
+  }
+  return text;
+}
+
+// OK without problems.
+absl::Status StatusOf(std::vector<Problem> problems) {
+  std::erase_if(problems, [](const Problem& problem) { return problem.names.empty(); });
+  if (problems.empty()) return absl::OkStatus();
+  std::string message = "the checkpoint does not fit its config.json: ";
+  for (size_t i = 0; i < problems.size(); ++i) {
+    if (i > 0) message += "; ";
+    message += Described(problems[i], (kMaxMessage - message.size()) / (problems.size() - i));
+  }
+  return absl::InvalidArgumentError(message);
 }
 
 std::vector<int64_t> ShapeOf(int64_t num_rows, const std::vector<int64_t>& row_shape) {
@@ -209,48 +237,63 @@ absl::StatusOr<Linear> LayerReader::SummedProjection(std::string_view name, int6
   return MakeLinear(std::move(weight), std::move(added));
 }
 
+namespace {
+
+// What is wrong with a tensor that exists; empty: nothing.
+std::string ProblemOf(const ExpectedTensor& expected, const TensorView& tensor,
+                      const TensorViews& tensors) {
+  if (tensor.shape != expected.shape) {
+    return absl::StrCat(expected.name, " must be ", ShapeString(expected.shape), ", got ",
+                        ShapeString(tensor.shape));
+  }
+  const std::optional<DType> dtype = ToDType(tensor.type);
+  if (dtype.has_value() && !IsFp8(*dtype)) return "";
+  if (tensor.type != StoredType::kFp8E4M3) {
+    return absl::StrCat(expected.name, " must be of 16, 32 or 64 bit floats, got ",
+                        std::string(StoredTypeName(tensor.type)));
+  }
+  if (expected.may_have_scales) {
+    return std::string(CheckScales(tensors, expected.name).message());
+  }
+  return absl::StrCat(expected.name,
+                      " must be of 16, 32 or 64 bit floats, as embeddings, heads and experts of 8 "
+                      "bits are not supported, got ",
+                      std::string(StoredTypeName(tensor.type)));
+}
+
+}  // namespace
+
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
                           const TensorViews& tensors, IsUnusedTensor is_unused) {
-  std::vector<std::string> missing;
-  std::vector<std::string> wrong;
+  Problem missing = {.what = "missing tensors", .names = {}};
+  Problem wrong = {.what = "wrong tensors", .names = {}};
+  Problem unknown = {.what = "unknown tensors", .names = {}};
   std::set<std::string> expected_names;
+  std::set<const char*> expected_bytes;
   for (const ExpectedTensor& expected : all_expected) {
     expected_names.insert(expected.name);
     const auto found = tensors.find(expected.name);
     if (found == tensors.end()) {
-      missing.push_back(expected.name);
+      missing.names.push_back(expected.name);
       continue;
     }
     const TensorView& tensor = found->second;
-    const bool has_scales = expected.may_have_scales && tensor.type == StoredType::kFp8E4M3;
-    if (has_scales) {
+    if (!tensor.bytes.empty()) expected_bytes.insert(tensor.bytes.data());
+    if (tensor.type == StoredType::kFp8E4M3) {
       for (std::string& name : NamesBesideScaled(expected.name)) {
         expected_names.insert(std::move(name));
       }
     }
-    if (tensor.shape != expected.shape) {
-      wrong.push_back(absl::StrCat(expected.name, " must be ", ShapeString(expected.shape),
-                                   ", got ", ShapeString(tensor.shape)));
-    } else if (has_scales) {
-      if (const absl::Status status = CheckScales(tensors, expected.name); !status.ok()) {
-        wrong.push_back(std::string(status.message()));
-      }
-    } else if (!ToDType(tensor.type).has_value() || IsFp8(*ToDType(tensor.type))) {
-      wrong.push_back(absl::StrCat(expected.name, " must be of 16, 32 or 64 bit floats, got ",
-                                   std::string(StoredTypeName(tensor.type))));
+    std::string problem = ProblemOf(expected, tensor, tensors);
+    if (!problem.empty()) wrong.names.push_back(std::move(problem));
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const bool is_duplicate = expected_bytes.contains(tensor.bytes.data());
+    if (!expected_names.contains(name) && !is_duplicate && !is_unused(name)) {
+      unknown.names.push_back(name);
     }
   }
-  std::vector<std::string> unknown;
-  for (const auto& [name, tensor] : tensors) {
-    if (!expected_names.contains(name) && !is_unused(name)) unknown.push_back(name);
-  }
-  std::vector<std::string> problems;
-  AppendProblem("missing tensors", missing, problems);
-  AppendProblem("unknown tensors", unknown, problems);
-  AppendProblem("wrong tensors", wrong, problems);
-  if (problems.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the checkpoint does not fit its config.json: ", absl::StrJoin(problems, "; ")));
+  return StatusOf({std::move(missing), std::move(unknown), std::move(wrong)});
 }
 
 absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights read,
@@ -279,8 +322,16 @@ absl::Status internal::LoadWeights(const std::string& folder, const LoadWeightsO
 
 std::string DecoderLayerPrefix(int layer) { return absl::StrCat("model.layers.", layer, "."); }
 
-bool IsUnusedDecoderTensor(std::string_view name, bool ties_embeddings) {
-  return name.ends_with(".rotary_emb.inv_freq") || (ties_embeddings && name == "lm_head.weight");
+bool IsUnusedDecoderTensor(std::string_view name, const DecoderExtent& extent) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  if (extent.ties_embeddings && name == "lm_head.weight") return true;
+  for (const std::string_view prefix : {"mtp.", "model.mtp.", "model.mtp_layers."}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  for (int i = 0; i < extent.num_prediction_layers; ++i) {
+    if (name.starts_with(DecoderLayerPrefix(extent.num_layers + i))) return true;
+  }
+  return false;
 }
 
 absl::Status CheckWeights(absl::Span<const NamedWeight> expected,

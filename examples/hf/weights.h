@@ -175,9 +175,11 @@ struct ExpectedTensor {
 
 using IsUnusedTensor = absl::FunctionRef<bool(const std::string& name)>;
 
-// InvalidArgument unless `tensors` are exactly those expected, of floating types, except names for
-// which `is_unused` is true. Weights of products may have 8 bits, with scales. One message names all tensors that are missing, unknown, or of a wrong
-// shape or type (the first few of each kind, and the number of the others).
+// Returns InvalidArgument unless `tensors` are exactly those expected, of floating types, except
+// names for which `is_unused` is true and duplicates, which have the bytes of an expected tensor.
+// Weights of products may have 8 bits, with scales. One message of at most 260 characters names the
+// tensors that are missing, unknown, or of a wrong shape or type: the first few of each kind, and
+// the number of the others.
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
                           IsUnusedTensor is_unused);
 
@@ -245,9 +247,19 @@ std::invoke_result_t<Read, WeightSource&> LoadWeights(const std::string& folder,
 // "model.layers.3.": what the names of a layer's tensors begin with, of Hugging Face's decoders.
 std::string DecoderLayerPrefix(int layer);
 
-// Whether a decoder's checkpoint may hold the tensor although it is not used: rotary frequencies in
-// old files, and an output projection that is tied to the embedding.
-bool IsUnusedDecoderTensor(std::string_view name, bool ties_embeddings);
+// What IsUnusedDecoderTensor() depends on.
+struct DecoderExtent {
+  bool ties_embeddings = false;
+  int num_layers = 0;
+  // Layers after the model's own that predict further tokens (num_nextn_predict_layers).
+  int num_prediction_layers = 0;
+};
+
+// Whether a decoder's checkpoint may hold the tensor although the model does not use it: rotary
+// frequencies in old files, an output projection that is tied to the embedding, and prediction
+// layers, which propose drafts: "mtp.*", "model.mtp.*", "model.mtp_layers.*", and
+// num_prediction_layers layers after the model's own.
+bool IsUnusedDecoderTensor(std::string_view name, const DecoderExtent& extent);
 
 // A member of a model's weights, for CheckWeights(). Null: it is absent.
 struct NamedWeight {

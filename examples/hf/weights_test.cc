@@ -117,6 +117,64 @@ TEST_F(WeightsTest, ACheckpointThatDoesNotFitIsRefusedWithItsFolder) {
                     HasSubstr("wrong tensors: layer.norm.weight must be [4], got [5]")));
 }
 
+std::string ErrorOf(const TensorViews& tensors) {
+  const auto expected = ListTensors(ReadWeights);
+  return std::string(CheckTensors(*expected, tensors, NoneIsUnused).message());
+}
+
+TEST(CheckTensorsTest, MessagesAreShortHoweverManyTensorsAndHoweverLongTheirNames) {
+  TensorViews many;
+  for (int i = 100; i < 985; ++i) {
+    many["model.layers.0.mlp.experts." + std::to_string(i) + ".weight_scale_inv"] = {.shape = {1},
+                                                                                     .bytes = {}};
+  }
+  EXPECT_LE(ErrorOf(many).size(), 260u);
+  EXPECT_THAT(ErrorOf(many),
+              AllOf(HasSubstr("missing tensors: layer.norm.weight"),
+                    HasSubstr("unknown tensors: model.layers.0.mlp.experts.100.weight_scale_inv"),
+                    HasSubstr(" and 884 more")));
+  EXPECT_LE(ErrorOf({{std::string(5000, 'x'), {.shape = {1}, .bytes = {}}}}).size(), 260u);
+  EXPECT_THAT(ErrorOf({{std::string(5000, 'x'), {.shape = {1}, .bytes = {}}}}),
+              HasSubstr("unknown tensors: xxx"));
+}
+
+TEST(CheckTensorsTest, MatricesThatMayNotHave8BitsAreRefusedByThatReason) {
+  std::vector<ExpectedTensor> expected;
+  TensorViews tensors;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "model.layers.0.mlp.experts." + std::to_string(i) + ".up_proj.weight";
+    expected.push_back({name, {4, 4}});
+    tensors[name] = {.type = StoredType::kFp8E4M3, .shape = {4, 4}, .bytes = {}};
+    tensors[name + "_scale_inv"] = {.shape = {1, 1}, .bytes = {}};
+  }
+  const std::string error(CheckTensors(expected, tensors, NoneIsUnused).message());
+  EXPECT_THAT(error, AllOf(HasSubstr("experts of 8 bits are not supported, got F8_E4M3"),
+                           HasSubstr("experts.0.up_proj.weight must be"), HasSubstr(" and 99 more"),
+                           testing::Not(HasSubstr("unknown"))));
+  EXPECT_LE(error.size(), 260u);
+}
+
+TEST(CheckTensorsTest, ADuplicateOfAnExpectedTensorIsNotUnknown) {
+  const float values[4] = {};
+  const absl::Span<const char> bytes(reinterpret_cast<const char*>(values), sizeof(values));
+  const TensorView view = {.type = StoredType::kFloat32, .shape = {4}, .bytes = bytes};
+  const std::vector<ExpectedTensor> expected = {{"norm", {4}}};
+  EXPECT_TRUE(CheckTensors(expected, {{"norm", view}, {"copy", view}}, NoneIsUnused).ok());
+}
+
+TEST(DecoderTensorsTest, PredictionLayersAreUnused) {
+  const DecoderExtent extent = {.num_layers = 61, .num_prediction_layers = 1};
+  for (const char* name : {"mtp.layers.0.norm.weight", "model.mtp.fc.weight",
+                           "model.mtp_layers.0.norm.weight", "model.layers.61.eh_proj.weight"}) {
+    EXPECT_TRUE(IsUnusedDecoderTensor(name, extent)) << name;
+  }
+  for (const char* name : {"model.layers.60.eh_proj.weight", "model.layers.62.norm.weight",
+                           "model.layers.610.norm.weight", "lm_head.weight", "mtp"}) {
+    EXPECT_FALSE(IsUnusedDecoderTensor(name, extent)) << name;
+  }
+  EXPECT_FALSE(IsUnusedDecoderTensor("model.layers.61.eh_proj.weight", {.num_layers = 61}));
+}
+
 TEST_F(WeightsTest, WeightsFromElsewhereMustHaveTheShapesThatAreAskedFor) {
   const auto shapes = ShapesOf(ReadWeights);
   ASSERT_TRUE(shapes.ok()) << shapes.status();

@@ -105,6 +105,7 @@ absl::StatusOr<MlaConfig> ParseMlaConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(result.intermediate_size,
                            ReadInt(fields, "intermediate_size", kWidthRange));
   REPRISE_ASSIGN_OR_RETURN(result.num_layers, ReadInt(fields, "num_hidden_layers", kLayersRange));
+  REPRISE_ASSIGN_OR_RETURN(result.num_prediction_layers, ReadPredictionLayers(fields));
   REPRISE_RETURN_IF_ERROR(RefuseExperts(fields, result.num_layers));
   REPRISE_RETURN_IF_ERROR(ReadHeads(fields, result));
   REPRISE_ASSIGN_OR_RETURN(result.vocab_size, ReadInt(fields, "vocab_size", kVocabRange));

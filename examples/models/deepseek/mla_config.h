@@ -32,6 +32,7 @@ struct MlaConfig {
   int hidden_size = 0;
   int intermediate_size = 0;
   int num_layers = 0;
+  int num_prediction_layers = 0;  // further layers of the checkpoint, which are not loaded
   int num_heads = 0;
   std::optional<int> q_lora_rank;  // nullopt: queries are projected in one step
   int kv_lora_rank = 0;

@@ -136,7 +136,9 @@ std::vector<NamedWeight> NamedWeights(const MlaWeights& weights) {
 }
 
 bool IsUnused(const MlaConfig& config, const std::string& name) {
-  return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
+  return IsUnusedDecoderTensor(name, {.ties_embeddings = config.tie_word_embeddings,
+                                      .num_layers = config.num_layers,
+                                      .num_prediction_layers = config.num_prediction_layers});
 }
 
 constexpr ModelWeights<MlaConfig, MlaWeights> kWeights = {

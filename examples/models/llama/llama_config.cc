@@ -72,6 +72,7 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
   REPRISE_ASSIGN_OR_RETURN(config.intermediate_size,
                            ReadInt(fields, "intermediate_size", kWidthRange));
   REPRISE_ASSIGN_OR_RETURN(config.num_layers, ReadInt(fields, "num_hidden_layers", kLayersRange));
+  REPRISE_ASSIGN_OR_RETURN(config.num_prediction_layers, ReadPredictionLayers(fields));
   REPRISE_ASSIGN_OR_RETURN(const Heads heads, ReadHeads(fields, config.hidden_size, family));
   config.num_q_heads = heads.num_q_heads;
   config.num_kv_heads = heads.num_kv_heads;

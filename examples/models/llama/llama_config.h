@@ -80,6 +80,7 @@ struct LlamaConfig {
   int hidden_size = 0;
   int intermediate_size = 0;
   int num_layers = 0;
+  int num_prediction_layers = 0;  // further layers of the checkpoint, which are not loaded
   int num_q_heads = 0;
   int num_kv_heads = 0;  // divides num_q_heads
   int head_dim = 0;      // even; num_q_heads * head_dim need not be hidden_size

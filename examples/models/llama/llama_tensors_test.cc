@@ -101,18 +101,35 @@ TEST(LlamaTensorsTest, AllProblemsAreNamedAtOnce) {
   views.at("model.layers.1.mlp.up_proj.weight").type = StoredType::kInt8;
   EXPECT_THAT(
       Problem(TinyConfig(), views),
-      AllOf(
-          HasSubstr("missing tensors: model.layers.0.self_attn.k_proj.weight, model.norm.weight"),
-          HasSubstr("unknown tensors: model.layers.0.self_attn.k_norm.weight"),
-          HasSubstr("model.embed_tokens.weight must be [7, 6], got [6, 7]"),
-          HasSubstr("model.layers.1.mlp.up_proj.weight must be of 16, 32 or 64 bit floats, got I8"),
-          Not(HasSubstr("\n"))));
+      AllOf(HasSubstr("missing tensors: model.layers.0.self_attn.k_proj.weight and 1 more"),
+            HasSubstr("unknown tensors: model.layers.0.self_attn.k_norm.weight"),
+            HasSubstr("wrong tensors: model.embed_tokens.weight must be [7, 6], got [6, 7] and 1 "
+                      "more"),
+            Not(HasSubstr("\n"))));
+}
+
+TEST(LlamaTensorsTest, NamesATensorOfIntegers) {
+  TensorViews views = ViewsFor(TinyConfig());
+  views.at("model.layers.1.mlp.up_proj.weight").type = StoredType::kInt8;
+  EXPECT_THAT(
+      Problem(TinyConfig(), views),
+      HasSubstr("model.layers.1.mlp.up_proj.weight must be of 16, 32 or 64 bit floats, got I8"));
 }
 
 TEST(LlamaTensorsTest, OfManyOfAKindTheFirstAreNamedAndTheRestCounted) {
   EXPECT_THAT(Problem(TinyConfig(), {}),
-              AllOf(HasSubstr("missing tensors: model.embed_tokens.weight"),
-                    HasSubstr("and 15 more")));  // of 20, five are named
+              AllOf(HasSubstr("missing tensors: model.embed_tokens.weight, model.layers.0."),
+                    HasSubstr("and 16 more")));  // of 20
+}
+
+TEST(LlamaTensorsTest, PredictionLayersOfTheConfigMayStandThere) {
+  LlamaConfig config = TinyConfig();
+  TensorViews views = ViewsFor(config);
+  views["model.layers.2.eh_proj.weight"] = {.shape = {6, 12}, .bytes = {}};
+  views["mtp.fc.weight"] = {.shape = {6, 12}, .bytes = {}};
+  EXPECT_THAT(Problem(config, views), HasSubstr("unknown tensors: model.layers.2.eh_proj.weight"));
+  config.num_prediction_layers = 1;
+  EXPECT_TRUE(CheckLlamaTensors(config, views).ok());
 }
 
 TEST(LlamaTensorsTest, KnownTensorsWithoutAUseMayStandThere) {

@@ -149,7 +149,9 @@ std::vector<NamedWeight> NamedWeights(const LlamaWeights& weights) {
 }
 
 bool IsUnused(const LlamaConfig& config, const std::string& name) {
-  return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
+  return IsUnusedDecoderTensor(name, {.ties_embeddings = config.tie_word_embeddings,
+                                      .num_layers = config.num_layers,
+                                      .num_prediction_layers = config.num_prediction_layers});
 }
 
 constexpr ModelWeights<LlamaConfig, LlamaWeights> kWeights = {
