@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 namespace reprise {
@@ -62,6 +61,24 @@ absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
   return known;
 }
 
+namespace {
+
+// "One, Two and 3 more".
+std::string ListOf(absl::Span<const ModelKind> kinds) {
+  constexpr size_t kMaxLength = 200;
+  std::string list;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const std::string name = kinds[i].class_name;
+    if (i > 0 && list.size() + 2 + name.size() > kMaxLength) {
+      return absl::StrCat(list, " and ", kinds.size() - i, " more");
+    }
+    absl::StrAppend(&list, i > 0 ? ", " : "", name);
+  }
+  return list;
+}
+
+}  // namespace
+
 absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const ModelKind> kinds) {
   const nlohmann::json* const classes = fields.Find("architectures");
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
@@ -72,12 +89,8 @@ absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const 
                              : model_type == kinds[i].model_type;
     if (is_this) return i;
   }
-  const auto append_class = [](std::string* out, const ModelKind& kind) {
-    absl::StrAppend(out, kind.class_name);
-  };
-  return fields.Unexpected(
-      classes == nullptr && model_type ? "model_type" : "architectures",
-      absl::StrCat("a supported architecture (", absl::StrJoin(kinds, ", ", append_class), ")"));
+  return fields.Unexpected(classes == nullptr && model_type ? "model_type" : "architectures",
+                           absl::StrCat("a supported architecture (", ListOf(kinds), ")"));
 }
 
 absl::Status RefuseQuantization(const JsonFields& fields) {

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -45,6 +46,15 @@ TEST(ConfigFieldsTest, OfAnUnknownFamilyTheFieldAndAllThatAreKnownAreNamed) {
         << classes;
   }
   EXPECT_THAT(Found({{"model_type", 1}}), HasSubstr("model_type: expected a string, got 1"));
+}
+
+TEST(ConfigFieldsTest, AnErrorNamesAsManyFamiliesAsFit) {
+  const std::vector<ModelKind> many(50, kKinds[0]);  // 12 of "OneForCausalLM, " are 192 characters
+  const json config = {{"architectures", {std::string(60, 'x')}}};
+  const std::string error(
+      FindModelKind(*ConfigFields(config, "config.json"), many).status().message());
+  EXPECT_THAT(error, HasSubstr("OneForCausalLM and 38 more), got "));
+  EXPECT_LE(error.size(), 300u);
 }
 
 TEST(ConfigFieldsTest, TakesSizesThatPythonWroteAsFloats) {

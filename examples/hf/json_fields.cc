@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/strict_json.h"
@@ -35,6 +35,19 @@ std::optional<int64_t> IntegerOf(const json& value) {
 }
 
 std::string Describe(IntRange range) { return absl::StrCat("[", range.min, ", ", range.max, "]"); }
+
+// "one, two and 3 more".
+std::string ListOf(absl::Span<const std::string_view> names) {
+  constexpr size_t kMaxLength = 180;
+  std::string list;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0 && list.size() + 2 + names[i].size() > kMaxLength) {
+      return absl::StrCat(list, " and ", names.size() - i, " more");
+    }
+    absl::StrAppend(&list, i > 0 ? ", " : "", ToAbsl(names[i]));
+  }
+  return list;
+}
 
 }  // namespace
 
@@ -73,11 +86,9 @@ absl::Status JsonFields::Unexpected(std::string_view name, std::string_view expe
 absl::Status JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) const {
   for (const auto& [name, value] : object_->items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where_, ": ", DescribeJson(name), " is not supported; known are ",
-                       absl::StrJoin(known, ", ", [](std::string* out, std::string_view k) {
-                         absl::StrAppend(out, ToAbsl(k));
-                       })));
+      return absl::InvalidArgumentError(absl::StrCat(where_, ": ", DescribeJson(name),
+                                                     " is not supported; known are ",
+                                                     ListOf({known.begin(), known.size()})));
     }
   }
   return absl::OkStatus();

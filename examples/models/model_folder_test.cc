@@ -107,7 +107,7 @@ TEST(ModelFolderTest, OpensAFolderWhoseTokenizerCannotBeRead) {
   EXPECT_THAT(reason(), HasSubstr("tokenizer_config.json: expected an object, got []"));
 }
 
-TEST(ModelFolderTest, OfAnUnknownArchitectureAllThatAreSupportedAreNamed) {
+TEST(ModelFolderTest, AnUnknownArchitectureIsRefusedByThoseThatAreSupported) {
   const std::string folder = CopyOfModel("unknown");
   std::ofstream(folder + "/config.json") << R"({"architectures": ["Phi3ForCausalLM"]})";
   EXPECT_EQ(Problem(folder),
@@ -115,8 +115,7 @@ TEST(ModelFolderTest, OfAnUnknownArchitectureAllThatAreSupportedAreNamed) {
                 "/config.json: architectures: expected a supported architecture "
                 "(LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                 "Llama4ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, "
-                "GptOssForCausalLM, DeepseekV2ForCausalLM, BartForConditionalGeneration, "
-                "GPT2LMHeadModel, BloomForCausalLM), got [\"Phi3ForCausalLM\"]");
+                "GptOssForCausalLM, DeepseekV2ForCausalLM and 4 more), got [\"Phi3ForCausalLM\"]");
   std::ofstream(folder + "/config.json") << "[]";
   EXPECT_THAT(Problem(folder), HasSubstr("config.json: expected an object, got []"));
 }
