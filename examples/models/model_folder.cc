@@ -108,12 +108,13 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, path));
   std::vector<ModelKind> kinds = LlamaKinds();
   const size_t num_llama_kinds = kinds.size();
-  kinds.insert(kinds.end(), {kMlaKind, kBartKind});
+  kinds.push_back(kMlaKind);
+  kinds.insert(kinds.end(), kBartKinds.begin(), kBartKinds.end());
   kinds.insert(kinds.end(), kGptKinds.begin(), kGptKinds.end());
   REPRISE_ASSIGN_OR_RETURN(const size_t kind, FindModelKind(fields, kinds));
   if (kind < num_llama_kinds) return LoadLlamaConfig(folder);
   if (kind == num_llama_kinds) return LoadMlaConfig(folder);
-  if (kind == num_llama_kinds + 1) return LoadBartConfig(folder);
+  if (kind <= num_llama_kinds + kBartKinds.size()) return LoadBartConfig(folder);
   return LoadGptConfig(folder);
 }
 

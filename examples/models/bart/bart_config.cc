@@ -69,7 +69,7 @@ absl::Status ReadStartToken(const JsonFields& fields, int64_t otherwise, BartCon
 
 absl::StatusOr<BartConfig> ParseBartConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(config, "config.json"));
-  REPRISE_RETURN_IF_ERROR(FindModelKind(fields, {kBartKind}).status());
+  REPRISE_RETURN_IF_ERROR(FindModelKind(fields, kBartKinds).status());
   REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
   REPRISE_RETURN_IF_ERROR(CheckBlocks(fields));
   BartConfig result;

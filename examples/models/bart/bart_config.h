@@ -12,6 +12,7 @@
 #ifndef REPRISE_MODELS_BART_BART_CONFIG_H_
 #define REPRISE_MODELS_BART_BART_CONFIG_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -44,7 +45,10 @@ struct BartConfig {
   std::vector<int32_t> eos_token_ids;
 };
 
-inline constexpr ModelKind kBartKind = {"BartForConditionalGeneration", "bart"};
+// BartModel is the same model saved without its head, which is tied to the embedding anyway
+// (facebook/bart-base).
+inline constexpr std::array<ModelKind, 2> kBartKinds = {
+    ModelKind{"BartForConditionalGeneration", "bart"}, ModelKind{"BartModel", "bart"}};
 
 // Errors: InvalidArgument, naming the field, what was expected and what was got.
 absl::StatusOr<BartConfig> ParseBartConfig(const nlohmann::json& config);

@@ -56,6 +56,12 @@ TEST(BartConfigTest, ReadsBartLarge) {
   EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{2}));
 }
 
+TEST(BartConfigTest, ReadsAModelThatWasSavedWithoutItsHead) {
+  EXPECT_EQ(ErrorWith("architectures", {"BartModel"}), "no error");
+  EXPECT_THAT(ErrorWith("architectures", {"BartForCausalLM"}),
+              HasSubstr("expected a supported architecture"));
+}
+
 TEST(BartConfigTest, StacksMayDiffer) {
   json config = LargeCnn();
   config["decoder_layers"] = 3;
@@ -79,7 +85,7 @@ TEST(BartConfigTest, RefusesWhatIsNotImplementedByName) {
   EXPECT_THAT(ErrorWith("activation_function", 3), HasSubstr("activation_function: expected"));
   EXPECT_EQ(ErrorWith("architectures", {"MBartForConditionalGeneration"}),
             "config.json: architectures: expected a supported architecture "
-            "(BartForConditionalGeneration), got [\"MBartForConditionalGeneration\"]");
+            "(BartForConditionalGeneration, BartModel), got [\"MBartForConditionalGeneration\"]");
   EXPECT_EQ(ErrorWith("tie_word_embeddings", false),
             "config.json: tie_word_embeddings: expected true, the only one that is supported, got "
             "false");
@@ -155,7 +161,7 @@ TEST(BartConfigTest, IsKnownByItsTypeWhereNoClassIsNamed) {
   config["model_type"] = "mbart";
   EXPECT_EQ(ErrorOf(config),
             "config.json: model_type: expected a supported architecture "
-            "(BartForConditionalGeneration), got \"mbart\"");
+            "(BartForConditionalGeneration, BartModel), got \"mbart\"");
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 #include "reprise/models/bart/bart_weights.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +12,7 @@
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
+#include "reprise/hf/checkpoint.h"
 
 namespace reprise {
 namespace {
@@ -74,19 +78,28 @@ absl::StatusOr<BartInput> ReadInput(const LayerReader& in, const BartConfig& con
                    .norm = std::move(norm)};
 }
 
-absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& source) {
+// What of a checkpoint's names depends on the class that was saved.
+struct BartNames {
+  std::string prefix = "model.";
+  bool has_logits_bias = true;
+};
+
+absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, const BartNames& names,
+                                    WeightSource& source) {
   const int64_t width = config.d_model;
   REPRISE_ASSIGN_OR_RETURN(const BartShare share, BartShareOf(config, source.ranks()));
   const LayerReader in(source, "");
   REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
-                           in.Matrix("model.shared.weight", {config.vocab_size, width},
+                           in.Matrix(names.prefix + "shared.weight", {config.vocab_size, width},
                                      AlignedShareOf(config.vocab_size, source.ranks())));
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor logits_bias,
-                           in.Matrix("final_logits_bias", {1, config.vocab_size}));
+  at::Tensor logits_bias = at::zeros({1, config.vocab_size}, embedding.options());
+  if (names.has_logits_bias) {
+    REPRISE_ASSIGN_OR_RETURN(logits_bias, in.Matrix("final_logits_bias", {1, config.vocab_size}));
+  }
   REPRISE_ASSIGN_OR_RETURN(BartInput encoder_input,
-                           ReadInput(LayerReader(source, "model.encoder."), config));
+                           ReadInput(LayerReader(source, names.prefix + "encoder."), config));
   REPRISE_ASSIGN_OR_RETURN(BartInput decoder_input,
-                           ReadInput(LayerReader(source, "model.decoder."), config));
+                           ReadInput(LayerReader(source, names.prefix + "decoder."), config));
   REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(embedding, std::nullopt));
   BartWeights weights = {.embedding = std::move(embedding),
                          .encoder_input = std::move(encoder_input),
@@ -98,7 +111,7 @@ absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& sour
                          .dtype = source.dtype()};
   const Share encoder_heads = share.encoder.heads.Times(width / config.encoder.num_heads);
   for (int i = 0; i < config.encoder.num_layers; ++i) {
-    const LayerReader layer(source, absl::StrCat("model.encoder.layers.", i, "."));
+    const LayerReader layer(source, absl::StrCat(names.prefix, "encoder.layers.", i, "."));
     REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width, encoder_heads));
     REPRISE_ASSIGN_OR_RETURN(
         BartFeedForward feed_forward,
@@ -107,7 +120,7 @@ absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& sour
   }
   const Share decoder_heads = share.decoder.heads.Times(width / config.decoder.num_heads);
   for (int i = 0; i < config.decoder.num_layers; ++i) {
-    const LayerReader layer(source, absl::StrCat("model.decoder.layers.", i, "."));
+    const LayerReader layer(source, absl::StrCat(names.prefix, "decoder.layers.", i, "."));
     REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width, decoder_heads));
     REPRISE_ASSIGN_OR_RETURN(BartCrossAttention cross, ReadCross(layer, width, decoder_heads));
     REPRISE_ASSIGN_OR_RETURN(
@@ -120,8 +133,8 @@ absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& sour
   return weights;
 }
 
-auto ReaderOf(const BartConfig& config) {
-  return [&config](WeightSource& source) { return ReadAll(config, source); };
+auto ReaderOf(const BartConfig& config, const BartNames& names = {}) {
+  return [&config, names](WeightSource& source) { return ReadAll(config, names, source); };
 }
 
 std::vector<NamedWeight> NamedWeights(const BartWeights& weights) {
@@ -166,8 +179,12 @@ absl::Status CheckNumLayers(const char* name, size_t expected, size_t got) {
 
 // Names of what is tied to the embedding.
 bool IsTied(const std::string& name) {
-  return name == "lm_head.weight" || name == "model.encoder.embed_tokens.weight" ||
-         name == "model.decoder.embed_tokens.weight";
+  for (const char* const tied :
+       {"lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
+        "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}) {
+    if (name == tied) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -193,7 +210,12 @@ std::vector<ExpectedTensor> BartTensors(const BartConfig& config) {
 
 absl::StatusOr<BartWeights> LoadBartWeights(const std::string& folder, const BartConfig& config,
                                             const LoadWeightsOptions& options) {
-  return LoadWeights(folder, options, IsTied, ReaderOf(config));
+  REPRISE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  BartNames names;
+  if (checkpoint.tensors().contains("shared.weight")) {
+    names = {.prefix = "", .has_logits_bias = checkpoint.tensors().contains("final_logits_bias")};
+  }
+  return LoadWeights(folder, options, IsTied, ReaderOf(config, names));
 }
 
 absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weights,

@@ -98,7 +98,8 @@ absl::StatusOr<BartShare> BartShareOf(const BartConfig& config, const Ranks& ran
 std::vector<ExpectedTensor> BartTensors(const BartConfig& config);
 
 // Copies of the embedding under the names of tied weights (the stacks' embed_tokens, lm_head) are
-// not used. Errors: those of LoadWeights().
+// not used. A checkpoint of BartModel has names without "model.", and may lack final_logits_bias,
+// which is then 0. Errors: those of LoadWeights().
 absl::StatusOr<BartWeights> LoadBartWeights(const std::string& folder, const BartConfig& config,
                                             const LoadWeightsOptions& options);
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 
+#include <map>
 #include <string>
 #include <utility>
 
@@ -55,6 +56,26 @@ TEST(BartWeightsTest, ProjectionsOfTheSameInputBecomeOne) {
   EXPECT_TRUE(at::equal(layer.feed_forward.down.weight(), file[prefix + "fc2.weight"]));
   EXPECT_TRUE(at::equal(weights.encoder[0].feed_forward.up.weight(),
                         file["model.encoder.layers.0.fc1.weight"]));
+}
+
+TEST(BartWeightsTest, AModelSavedWithoutItsHeadHasTheSameWeightsByShorterNames) {
+  BartCheckpoint file("bart_headless", TinyConfig());
+  const BartWeights whole = Loaded(file, TinyConfig());
+  std::map<std::string, at::Tensor> bare;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (name.starts_with("model.")) bare[name.substr(6)] = tensor;
+  }
+  bare["encoder.embed_tokens.weight"] = bare.at("shared.weight").clone();
+  file.tensors() = bare;
+  file.Write();
+  const BartWeights headless = Loaded(file, TinyConfig());
+  EXPECT_TRUE(at::equal(headless.embedding, whole.embedding));
+  EXPECT_TRUE(at::equal(headless.decoder[1].self.qkv.weight(), whole.decoder[1].self.qkv.weight()));
+  EXPECT_TRUE(at::equal(headless.decoder_input.positions, whole.decoder_input.positions));
+  EXPECT_TRUE(at::equal(headless.logits_bias, at::zeros({1, 7})));
+  file.tensors()["final_logits_bias"] = whole.logits_bias.clone();
+  file.Write();
+  EXPECT_TRUE(at::equal(Loaded(file, TinyConfig()).logits_bias, whole.logits_bias));
 }
 
 TEST(BartWeightsTest, PositionsBeginBehindTheTwoThatStandForNothing) {
