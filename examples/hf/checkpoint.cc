@@ -66,7 +66,8 @@ void AddDuplicates(const SafetensorsFile& file, TensorViews& tensors) {
     if (!tensor.bytes.empty()) stored.insert(tensor.bytes.data());
   }
   for (const auto& [name, tensor] : file.tensors()) {
-    if (stored.contains(tensor.bytes.data())) tensors.emplace(name, tensor);
+    const bool is_duplicate = !tensor.bytes.empty() && stored.contains(tensor.bytes.data());
+    if (is_duplicate) tensors.emplace(name, tensor);
   }
 }
 

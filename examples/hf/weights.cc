@@ -288,7 +288,8 @@ absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
     if (!problem.empty()) wrong.names.push_back(std::move(problem));
   }
   for (const auto& [name, tensor] : tensors) {
-    const bool is_duplicate = expected_bytes.contains(tensor.bytes.data());
+    const bool is_duplicate =
+        !tensor.bytes.empty() && expected_bytes.contains(tensor.bytes.data());
     if (!expected_names.contains(name) && !is_duplicate && !is_unused(name)) {
       unknown.names.push_back(name);
     }
