@@ -61,17 +61,47 @@ absl::StatusOr<std::pair<const TensorView*, StoredScales>> FindScales(
   return std::pair(found, std::move(scales));
 }
 
+// REQUIRES: a floating type.
+std::vector<float> FloatsOf(const TensorView& view) {
+  // The file's bytes may have any address.
+  const int64_t count = view.num_elements();
+  std::vector<double> aligned((view.bytes.size() + sizeof(double) - 1) / sizeof(double));
+  std::memcpy(aligned.data(), view.bytes.data(), view.bytes.size());
+  std::vector<float> values(count);
+  ConvertElements(*ToDType(view.type), aligned.data(), DType::kFloat32, values.data(), count);
+  return values;
+}
+
 absl::StatusOr<StoredScales> LoadScales(const TensorViews& tensors, const ScaledRows& part) {
   REPRISE_ASSIGN_OR_RETURN(auto found, FindScales(tensors, part.name, part.shape));
   auto& [view, scales] = found;
-  // The file's bytes may have any address.
-  const int64_t count = view->num_elements();
-  std::vector<double> aligned((view->bytes.size() + sizeof(double) - 1) / sizeof(double));
-  std::memcpy(aligned.data(), view->bytes.data(), view->bytes.size());
-  scales.values.resize(count);
-  ConvertElements(*ToDType(view->type), aligned.data(), DType::kFloat32, scales.values.data(),
-                  count);
+  scales.values = FloatsOf(*view);
   return StoredScales(std::move(scales));
+}
+
+constexpr std::string_view kAttention = "self_attn.";
+
+// Names of a scale of K (`letter` 'k') or V behind kAttention, in order of preference.
+std::vector<std::string> KvScaleNames(char letter) {
+  const std::string one(1, letter);
+  return {one + "_scale", "attn." + one + "_scale", one + "_proj." + one + "_scale",
+          one + "_proj.output_scale", "kv_scale"};
+}
+
+absl::StatusOr<std::optional<float>> ReadKvScale(const TensorViews& tensors,
+                                                 const std::string& layer, char letter) {
+  for (const std::string& name : KvScaleNames(letter)) {
+    const auto found = tensors.find(absl::StrCat(layer, std::string(kAttention), name));
+    if (found == tensors.end()) continue;
+    const std::optional<DType> dtype = ToDType(found->second.type);
+    if (found->second.num_elements() != 1 || !dtype.has_value() || IsFp8(*dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          found->first, " must be one scale, a 16, 32 or 64 bit float, got ",
+          std::string(StoredTypeName(found->second.type)), " ", ShapeString(found->second.shape)));
+    }
+    return std::optional<float>(FloatsOf(found->second)[0]);
+  }
+  return std::optional<float>();
 }
 
 // The stored rows that become the rows of a part, in their order.
@@ -143,6 +173,25 @@ absl::StatusOr<at::Tensor> ReadScales(const TensorViews& tensors,
     }
   }
   return result;
+}
+
+bool IsAttentionScale(std::string_view name) {
+  const size_t begin = name.rfind(kAttention);
+  if (begin == std::string_view::npos) return false;
+  const std::string_view last = name.substr(begin + kAttention.size());
+  for (const char letter : {'k', 'v', 'q'}) {
+    for (const std::string& known : KvScaleNames(letter)) {
+      if (last == known) return true;
+    }
+  }
+  return last == "prob_scale" || last == "attn.prob_scale";
+}
+
+absl::StatusOr<StoredKvScales> ReadKvScales(const TensorViews& tensors, const std::string& layer) {
+  StoredKvScales scales;
+  REPRISE_ASSIGN_OR_RETURN(scales.k, ReadKvScale(tensors, layer, 'k'));
+  REPRISE_ASSIGN_OR_RETURN(scales.v, ReadKvScale(tensors, layer, 'v'));
+  return scales;
 }
 
 }  // namespace reprise

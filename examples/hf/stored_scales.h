@@ -10,6 +10,14 @@
 //
 // "x.input_scale", for products of 8 bits, which are not used here, may be there, too.
 //
+// Also the scales of an fp8 KV cache, which a calibration of the model stores for each layer, of
+// one element each: value = stored * scale. In order of preference, with v for k in the names of V:
+//
+//   self_attn.k_scale, self_attn.attn.k_scale   llm-compressor, vLLM
+//   self_attn.k_proj.k_scale                    modelopt
+//   self_attn.k_proj.output_scale               compressed-tensors before 0.7
+//   self_attn.kv_scale                          one for both: vLLM before 0.6
+//
 // Thread safety: pure functions.
 
 #ifndef REPRISE_HF_STORED_SCALES_H_
@@ -20,6 +28,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +62,21 @@ struct ScaledRows {
 absl::StatusOr<at::Tensor> ReadScales(const TensorViews& tensors,
                                       absl::Span<const ScaledRows> parts,
                                       const std::optional<Share>& columns);
+
+// Scales of a layer's KV cache, as LayerSpec takes them; nullopt: the checkpoint has none.
+struct StoredKvScales {
+  std::optional<float> k = {};
+  std::optional<float> v = {};
+};
+
+// Whether a tensor is a scale of attention: of a KV cache, or of queries and probabilities
+// ("q_scale", "prob_scale", "q_proj.output_scale"), which are not used.
+bool IsAttentionScale(std::string_view name);
+
+// The scales of the layer whose names begin with `layer`, such as "model.layers.0.". Whether they
+// are positive is left to KvScales (runner/kv_scales.h), as only an fp8 cache reads them. Errors:
+// InvalidArgument, naming the tensor, unless it has one element, of 16, 32 or 64 bit floats.
+absl::StatusOr<StoredKvScales> ReadKvScales(const TensorViews& tensors, const std::string& layer);
 
 }  // namespace reprise
 

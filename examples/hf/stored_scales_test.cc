@@ -7,10 +7,12 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "glog/logging.h"
@@ -204,6 +206,71 @@ TEST_F(StoredScalesTest, RefusesScalesThatDoNotFit) {
   tensors_ = sound;
   tensors_["layer.norm.weight_scale"] = at::full({1}, 2.0);
   EXPECT_THAT(Error(), HasSubstr("unknown tensors: layer.norm.weight_scale"));
+}
+
+class KvScalesTest : public testing::Test {
+ protected:
+  // Adds a float32 of the value, which is kept here.
+  void Add(const std::string& name, float value, std::vector<int64_t> shape = {}) {
+    values_.push_back(value);
+    tensors_["model.layers.3.self_attn." + name] = {
+        .type = StoredType::kFloat32,
+        .shape = std::move(shape),
+        .bytes = {reinterpret_cast<const char*>(&values_.back()), sizeof(float)}};
+  }
+  StoredKvScales Read(const std::string& layer = "model.layers.3.") const {
+    const auto scales = ReadKvScales(tensors_, layer);
+    CHECK(scales.ok()) << scales.status();
+    return *scales;
+  }
+
+  std::deque<float> values_;
+  TensorViews tensors_;
+};
+
+TEST_F(KvScalesTest, FindsScalesByAllOfTheirNames) {
+  for (const auto& [k, v] : std::vector<std::pair<std::string, std::string>>{
+           {"k_scale", "v_scale"},
+           {"attn.k_scale", "attn.v_scale"},
+           {"k_proj.k_scale", "v_proj.v_scale"},
+           {"k_proj.output_scale", "v_proj.output_scale"}}) {
+    tensors_.clear();
+    Add(k, 0.125f);
+    Add(v, 0.5f, {1});
+    EXPECT_EQ(Read().k, 0.125f) << k;
+    EXPECT_EQ(Read().v, 0.5f) << v;
+    for (const auto& [name, view] : tensors_) EXPECT_TRUE(IsAttentionScale(name)) << name;
+  }
+  tensors_.clear();
+  Add("kv_scale", 0.25f);
+  EXPECT_EQ(Read().k, 0.25f);
+  EXPECT_EQ(Read().v, 0.25f);
+  EXPECT_EQ(Read("model.layers.30.").k, std::nullopt);
+  EXPECT_EQ(Read("model.layers.3").v, std::nullopt);
+}
+
+TEST_F(KvScalesTest, RefusesWhatIsNotOneScale) {
+  constexpr float kTwo[2] = {1, 1};
+  Add("k_scale", 1, {2});
+  tensors_.begin()->second.bytes = {reinterpret_cast<const char*>(kTwo), sizeof(kTwo)};
+  EXPECT_THAT(std::string(ReadKvScales(tensors_, "model.layers.3.").status().message()),
+              HasSubstr("self_attn.k_scale must be one scale, a 16, 32 or 64 bit float, got F32 "
+                        "[2]"));
+  tensors_.begin()->second = {
+      .type = StoredType::kInt8, .shape = {}, .bytes = {reinterpret_cast<const char*>(kTwo), 1}};
+  EXPECT_THAT(std::string(ReadKvScales(tensors_, "model.layers.3.").status().message()),
+              HasSubstr("got I8 []"));
+}
+
+TEST(AttentionScaleTest, OtherTensorsOfAttentionAreNone) {
+  EXPECT_TRUE(IsAttentionScale("model.layers.0.self_attn.q_scale"));
+  EXPECT_TRUE(IsAttentionScale("model.layers.0.self_attn.prob_scale"));
+  EXPECT_TRUE(IsAttentionScale("model.layers.0.self_attn.q_proj.output_scale"));
+  for (const char* name :
+       {"model.layers.0.self_attn.k_proj.weight_scale", "model.layers.0.self_attn.k_norm.weight",
+        "k_scale", "model.layers.0.mlp.k_scale", "model.layers.0.self_attn.x.k_scale"}) {
+    EXPECT_FALSE(IsAttentionScale(name)) << name;
+  }
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 #include "reprise/base/torch_status.h"
 #include "reprise/hf/checkpoint.h"
 #include "reprise/hf/checkpoint_reader.h"
-#include "reprise/hf/stored_scales.h"
 #include "reprise/hf/tensor_view.h"
 
 namespace reprise {
@@ -129,6 +128,10 @@ class CheckpointSource : public WeightSource {
     return std::optional(ScaledWeight{.values = std::move(values), .scales = scales.to(device_)});
   }
 
+  absl::StatusOr<StoredKvScales> KvScalesOf(const std::string& layer) const override {
+    return ReadKvScales(checkpoint_->tensors(), layer);
+  }
+
   CheckpointReader reader;
 
  private:
@@ -158,6 +161,10 @@ std::vector<int64_t> WeightRequest::Shape() const {
   for (const WeightPart& part : parts) shape[0] += part.num_rank_rows();
   if (columns.has_value()) shape.back() = columns->size;
   return shape;
+}
+
+absl::StatusOr<StoredKvScales> WeightSource::KvScalesOf(const std::string&) const {
+  return StoredKvScales();
 }
 
 LayerReader::LayerReader(WeightSource& source, std::string prefix)
@@ -288,8 +295,7 @@ absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
     if (!problem.empty()) wrong.names.push_back(std::move(problem));
   }
   for (const auto& [name, tensor] : tensors) {
-    const bool is_duplicate =
-        !tensor.bytes.empty() && expected_bytes.contains(tensor.bytes.data());
+    const bool is_duplicate = !tensor.bytes.empty() && expected_bytes.contains(tensor.bytes.data());
     if (!expected_names.contains(name) && !is_duplicate && !is_unused(name)) {
       unknown.names.push_back(name);
     }

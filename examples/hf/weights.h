@@ -41,6 +41,7 @@
 #include "reprise/distributed/collectives.h"
 #include "reprise/distributed/share.h"
 #include "reprise/hf/safetensors.h"
+#include "reprise/hf/stored_scales.h"
 #include "reprise/runner/ops/linear.h"
 
 namespace reprise {
@@ -106,6 +107,10 @@ class WeightSource {
     return std::optional<ScaledWeight>();
   }
 
+  // The scales of the KV cache of the layer whose names begin with `layer`
+  // (examples/hf/stored_scales.h). They are no weights: a source need not have any.
+  virtual absl::StatusOr<StoredKvScales> KvScalesOf(const std::string& layer) const;
+
   DType dtype() const { return dtype_; }
   const Ranks& ranks() const { return ranks_; }
 
@@ -127,6 +132,9 @@ class LayerReader {
   LayerReader(WeightSource& source, std::string prefix);
 
   const Ranks& ranks() const { return source_.ranks(); }
+
+  // Of the layer whose names begin with the prefix. Errors: those of ReadKvScales().
+  absl::StatusOr<StoredKvScales> KvScales() const { return source_.KvScalesOf(prefix_); }
 
   // `rows`: this rank's; nullopt: all.
   absl::StatusOr<at::Tensor> Matrix(std::string_view name, std::vector<int64_t> shape,

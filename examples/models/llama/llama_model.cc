@@ -115,7 +115,9 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
       new LlamaModel(config, std::move(weights), std::move(tables), max_position, options));
 }
 
-std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config, const Tables& tables) {
+std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config,
+                                                  const LlamaWeights& weights,
+                                                  const Tables& tables) {
   std::vector<LayerSpec> layers;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerAttention attention = config.AttentionOf(layer);
@@ -123,7 +125,9 @@ std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config, con
                                  .num_kv_heads = config.num_kv_heads,
                                  .head_dim_qk = config.head_dim,
                                  .head_dim_v = config.head_dim},
-                      .chunk_size = attention.chunk};
+                      .chunk_size = attention.chunk,
+                      .k_scale = weights.layers[layer].kv_scales.k,
+                      .v_scale = weights.layers[layer].kv_scales.v};
     if (config.attention_scale.has_value()) {
       spec.params.scale = static_cast<float>(*config.attention_scale);
     }
@@ -152,7 +156,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
     : config_(config),
       weights_(std::move(weights)),
       tables_(std::move(tables)),
-      spec_{.layers = MakeLayerSpecs(config, tables_),
+      spec_{.layers = MakeLayerSpecs(config, weights_, tables_),
             .vocab_size = config.vocab_size,
             .max_position = max_position,
             .dtype = weights_.dtype,

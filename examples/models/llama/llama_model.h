@@ -87,7 +87,8 @@ class LlamaModel : public Model {
 
   LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables, int max_position,
              const LlamaModelOptions& options);
-  static std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config, const Tables& tables);
+  static std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config,
+                                               const LlamaWeights& weights, const Tables& tables);
 
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 

@@ -84,6 +84,7 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
   if (config.sinks) {
     REPRISE_ASSIGN_OR_RETURN(sinks, in.Bias("self_attn.sinks", config.num_q_heads, heads.q));
   }
+  REPRISE_ASSIGN_OR_RETURN(const StoredKvScales kv_scales, in.KvScales());
   REPRISE_ASSIGN_OR_RETURN(Linear o, in.SummedProjection("self_attn.o_proj", hidden, q_size,
                                                          q_share, BiasIf(config.o_bias)));
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> attention_output_norm,
@@ -109,6 +110,7 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
                            .q_norm = std::move(q_norm),
                            .k_norm = std::move(k_norm),
                            .sinks = std::move(sinks),
+                           .kv_scales = kv_scales,
                            .o = std::move(o),
                            .attention_output_norm = std::move(attention_output_norm),
                            .mlp_norm = std::move(mlp_norm),
@@ -148,8 +150,10 @@ std::vector<NamedWeight> NamedWeights(const LlamaWeights& weights) {
   return named;
 }
 
+// Scales of attention are no weights: ReadLayer() reads them separately.
 bool IsUnused(const LlamaConfig& config, const std::string& name) {
-  return IsUnusedDecoderTensor(name, {.ties_embeddings = config.tie_word_embeddings,
+  return IsAttentionScale(name) ||
+         IsUnusedDecoderTensor(name, {.ties_embeddings = config.tie_word_embeddings,
                                       .num_layers = config.num_layers,
                                       .num_prediction_layers = config.num_prediction_layers});
 }

@@ -41,10 +41,11 @@ struct LlamaLayerWeights {
   // hidden_size -> (num_q_heads + 2 * num_kv_heads) * head_dim. Rows of q and k are in the order of
   // RopePairs::kHalves.
   Linear qkv;
-  std::optional<at::Tensor> q_norm = {};                 // [head_dim]
-  std::optional<at::Tensor> k_norm = {};                 // [head_dim]
-  std::optional<at::Tensor> sinks = {};                  // [num_q_heads]
-  Linear o;                                              // num_q_heads * head_dim -> hidden_size
+  std::optional<at::Tensor> q_norm = {};  // [head_dim]
+  std::optional<at::Tensor> k_norm = {};  // [head_dim]
+  std::optional<at::Tensor> sinks = {};   // [num_q_heads]
+  StoredKvScales kv_scales = {};          // of an fp8 cache; other caches ignore them
+  Linear o;                               // num_q_heads * head_dim -> hidden_size
   std::optional<at::Tensor> attention_output_norm = {};  // [hidden_size]
   at::Tensor mlp_norm;  // [hidden_size], of the feed-forward's input
   // The feed-forward, or its experts.

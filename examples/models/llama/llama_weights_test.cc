@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "reprise/base/torch_dtype.h"
 #include "reprise/hf/safetensors_writer.h"
 #include "reprise/hf/tensor_view.h"
+#include "reprise/models/llama/llama_model.h"
 
 namespace reprise {
 namespace {
@@ -59,6 +61,12 @@ class CheckpointFile {
   std::string folder() const { return folder_.string(); }
   std::string path() const { return (folder_ / "model.safetensors").string(); }
   const at::Tensor& operator[](const std::string& name) const { return tensors_.at(name); }
+
+  // Writes the file again, with one more tensor.
+  void Add(const std::string& name, const at::Tensor& tensor, DType dtype) {
+    tensors_[name] = tensor.to(ToScalarType(dtype));
+    Write(dtype);
+  }
 
  private:
   void Write(DType dtype) const {
@@ -274,6 +282,22 @@ TEST(LlamaWeightsTest, ADTypeThatNoLayerComputesInIsRefused) {
   const CheckpointFile file("fp8", TinyConfig(), DType::kFloat32);
   const auto weights = LoadLlamaWeights(file.folder(), TinyConfig(), {.dtype = DType::kFp8E4M3});
   EXPECT_THAT(std::string(weights.status().message()), HasSubstr("dtype must be float32"));
+}
+
+TEST(LlamaWeightsTest, ScalesOfAnFp8CacheReachTheSpecsOfTheirLayers) {
+  CheckpointFile file("kv_scales", TinyConfig(), DType::kBFloat16);
+  file.Add("model.layers.1.self_attn.k_proj.k_scale", at::tensor({0.125f}), DType::kBFloat16);
+  file.Add("model.layers.1.self_attn.v_proj.v_scale", at::tensor({4.0f}), DType::kBFloat16);
+  file.Add("model.layers.1.self_attn.q_scale", at::tensor({2.0f}), DType::kBFloat16);
+  const auto weights = LoadLlamaWeights(file.folder(), TinyConfig(), {});
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const auto model = LlamaModel::Create(TinyConfig(), *weights, {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<LayerSpec>& layers = (*model)->spec().layers;
+  EXPECT_EQ(layers[0].k_scale, std::nullopt);
+  EXPECT_EQ(layers[0].v_scale, std::nullopt);
+  EXPECT_EQ(layers[1].k_scale, 0.125f);
+  EXPECT_EQ(layers[1].v_scale, 4.0f);
 }
 
 }  // namespace
