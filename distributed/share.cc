@@ -1,6 +1,7 @@
 #include "reprise/distributed/share.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,9 +9,13 @@
 namespace reprise {
 namespace {
 
-int64_t AlignedUnit(int64_t size, int world) {
-  for (const int64_t unit : {int64_t{64}, int64_t{8}}) {
-    if ((size + unit - 1) / unit >= world) return unit;
+bool ServesEveryRank(int64_t size, int64_t unit, int world) {
+  return (size + unit - 1) / unit >= world;
+}
+
+int64_t AlignedUnit(int64_t size, int world, int64_t preferred) {
+  for (const int64_t unit : {preferred, int64_t{64}, int64_t{8}}) {
+    if (ServesEveryRank(size, unit, world)) return unit;
   }
   return 1;
 }
@@ -26,8 +31,8 @@ Share ShareOf(int64_t size, const Ranks& ranks, int64_t unit) {
   return {begin, boundary(int64_t{ranks.rank} + 1) - begin};
 }
 
-Share AlignedShareOf(int64_t size, const Ranks& ranks) {
-  return ShareOf(size, ranks, AlignedUnit(size, ranks.world));
+Share AlignedShareOf(int64_t size, const Ranks& ranks, int64_t unit) {
+  return ShareOf(size, ranks, AlignedUnit(size, ranks.world, unit));
 }
 
 int64_t LargestAlignedShare(int64_t size, int world) {
@@ -45,10 +50,13 @@ absl::Status CheckDivides(std::string_view name, int64_t size, const Ranks& rank
                                                  ranks.world, ", got ", size));
 }
 
-absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const Ranks& ranks) {
+absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const Ranks& ranks,
+                                      int64_t q_unit) {
   const int64_t group = num_q_heads / num_kv_heads;
   if (num_kv_heads >= ranks.world) {
-    const Share kv = ShareOf(num_kv_heads, ranks);
+    const int64_t kv_unit = q_unit / std::gcd(q_unit, group);
+    const bool has_units = ServesEveryRank(num_kv_heads, kv_unit, ranks.world);
+    const Share kv = ShareOf(num_kv_heads, ranks, has_units ? kv_unit : 1);
     return HeadShare{.q = kv.Times(group), .kv = kv};
   }
   // Rank r holds KV head floor(r * num_kv_heads / world), so the ranks of one KV head are

@@ -41,10 +41,11 @@ struct Share {
 // some ranges are empty. REQUIRES: size >= 0, unit >= 1, a rank in [0, world).
 Share ShareOf(int64_t size, const Ranks& ranks, int64_t unit = 1);
 
-// Like ShareOf(), with the largest unit of 64, 8 and 1 that yields at least one unit per rank:
-// GEMMs are fast at these widths. The unit depends only on size and world, so all ranks use the
-// same unit.
-Share AlignedShareOf(int64_t size, const Ranks& ranks);
+// Like ShareOf(), with the largest unit of `unit`, 64, 8 and 1 that yields at least one unit per
+// rank: GEMMs are fast at these widths. Blocks of a quantised dimension need a `unit` of their
+// size. The unit depends only on size, world and `unit`, so all ranks use the same unit.
+// REQUIRES: unit >= 1.
+Share AlignedShareOf(int64_t size, const Ranks& ranks, int64_t unit = 64);
 
 // Returns the largest AlignedShareOf() of all ranks.
 int64_t LargestAlignedShare(int64_t size, int world);
@@ -61,9 +62,11 @@ struct HeadShare {
 
 // Returns the heads of a rank. If there is at least one KV head per rank, each rank has whole
 // groups. Otherwise each rank has one KV head; ranks with the same KV head shard its q heads. The
-// numbers of heads need not be multiples of the number of ranks. REQUIRES: num_kv_heads divides
-// num_q_heads. Errors: InvalidArgument if a rank would have no q head.
-absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const Ranks& ranks);
+// numbers of heads need not be multiples of the number of ranks. A rank's q heads begin at a multiple
+// of `q_unit` if the ranks can share whole groups that way. REQUIRES: num_kv_heads divides
+// num_q_heads, and q_unit >= 1. Errors: InvalidArgument if a rank would have no q head.
+absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const Ranks& ranks,
+                                      int64_t q_unit = 1);
 
 }  // namespace reprise
 

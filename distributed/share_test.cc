@@ -49,7 +49,8 @@ TEST(ShareTest, CutsAtUnits) {
 TEST(ShareTest, AlignedSharesAreNotEmptyIfThereAreEnoughElements) {
   for (const int64_t size : {4, 5, 37, 96, 257, 4096, 50257, 151936}) {
     for (const int world : {1, 2, 3, 4}) {
-      const std::vector<Share> shares = SharesOf(size, world, AlignedShareOf);
+      const std::vector<Share> shares = SharesOf(
+          size, world, [](int64_t n, const Ranks& ranks) { return AlignedShareOf(n, ranks); });
       int64_t largest = 0;
       for (const Share& share : shares) {
         EXPECT_GT(share.size, 0) << size << " over " << world;
@@ -65,6 +66,14 @@ TEST(ShareTest, AlignedSharesUseTheLargestUnitThatServesEveryRank) {
   EXPECT_EQ(AlignedShareOf(96, {.rank = 1, .world = 2}), (Share{64, 32}));
   EXPECT_EQ(AlignedShareOf(96, {.rank = 1, .world = 4}), (Share{24, 24}));
   EXPECT_EQ(AlignedShareOf(5, {.rank = 3, .world = 4}), (Share{3, 2}));
+}
+
+TEST(ShareTest, AlignedSharesKeepBlocksWholeIfThereAreEnough) {
+  EXPECT_EQ(AlignedShareOf(384, {.rank = 0, .world = 2}, 128), (Share{0, 128}));
+  EXPECT_EQ(AlignedShareOf(384, {.rank = 1, .world = 2}, 128), (Share{128, 256}));
+  EXPECT_EQ(AlignedShareOf(11008, {.rank = 1, .world = 4}, 128), (Share{2688, 2816}));
+  // Two blocks for three ranks: as without them.
+  EXPECT_EQ(AlignedShareOf(256, {.rank = 1, .world = 3}, 128), (Share{64, 64}));
 }
 
 TEST(ShareTest, ALargeDimensionDoesNotOverflow) {
@@ -110,6 +119,17 @@ TEST(HeadShareTest, EveryQHeadIsOnOneRankWithItsKvHead) {
     }
     EXPECT_EQ(next, heads.num_q_heads);
   }
+}
+
+TEST(HeadShareTest, CutsAtUnitsOfQHeadsIfWholeGroupsAllowThem) {
+  const auto q = [](int num_q_heads, int num_kv_heads, int world, int64_t unit) {
+    return HeadShareOf(num_q_heads, num_kv_heads, {.rank = 1, .world = world}, unit)->q;
+  };
+  EXPECT_EQ(q(14, 14, 2, 1), (Share{7, 7}));
+  EXPECT_EQ(q(14, 14, 2, 2), (Share{6, 8}));
+  EXPECT_EQ(q(28, 14, 2, 2), (Share{14, 14}));  // a group is a unit
+  EXPECT_EQ(q(18, 6, 2, 2), (Share{6, 12}));    // 3 heads a group: two groups are 3 units
+  EXPECT_EQ(q(14, 2, 2, 2), (Share{7, 7}));     // one group for each rank
 }
 
 TEST(HeadShareTest, RejectsRanksWithoutAHead) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -62,6 +63,24 @@ absl::Status AcceptFp8Weights(const JsonFields& fields) {
   return given->Unexpected("quant_method",
                            "\"fp8\", \"fbgemm_fp8\", \"modelopt\" or \"compressed-tensors\", as "
                            "other quantization is not supported");
+}
+
+int Fp8BlockColumns(const JsonFields& fields) {
+  constexpr int kBlock = 128;
+  const nlohmann::json* const given = fields.Find("quantization_config");
+  if (given == nullptr) return 1;
+  if (given->contains("weight_block_size") && !(*given)["weight_block_size"].is_null()) {
+    return kBlock;
+  }
+  const auto groups = given->find("config_groups");
+  if (groups == given->end() || !groups->is_object()) return 1;
+  for (const auto& [name, group] : groups->items()) {
+    const nlohmann::json weights =
+        group.is_object() ? group.value("weights", nlohmann::json()) : nlohmann::json();
+    if (weights.is_object() && weights.value("strategy", nlohmann::json()) == "block")
+      return kBlock;
+  }
+  return 1;
 }
 
 }  // namespace reprise

@@ -26,6 +26,11 @@ namespace reprise {
 // Errors: InvalidArgument, naming the member, for all others.
 absl::Status AcceptFp8Weights(const JsonFields& fields);
 
+// 128 if "quantization_config" says that scales are of blocks, by "weight_block_size" or by the
+// strategy "block" of a group of compressed-tensors; otherwise 1. Ranks divide columns at its
+// multiples. REQUIRES: AcceptFp8Weights().
+int Fp8BlockColumns(const JsonFields& fields);
+
 }  // namespace reprise
 
 #endif  // REPRISE_HF_FP8_CONFIG_H_

@@ -59,6 +59,23 @@ TEST(Fp8ConfigTest, TakesTheMethodFromOtherMembersIfItIsAbsent) {
   EXPECT_THAT(ErrorOf(json::object()), HasSubstr("quant_method: expected \"fp8\""));
 }
 
+TEST(Fp8ConfigTest, FindsBlocks) {
+  const auto columns = [](const json& quantization) {
+    const json config = {{"quantization_config", quantization}};
+    return Fp8BlockColumns(*JsonFields::Of(config, "config.json"));
+  };
+  const auto group = [](const json& strategy) {
+    return json{{"config_groups", {{"group_0", {{"weights", {{"strategy", strategy}}}}}}}};
+  };
+  EXPECT_EQ(columns({{"weight_block_size", {128, 128}}}), 128);
+  EXPECT_EQ(columns(group("block")), 128);
+  for (const json& other :
+       {json(), json::object(), json{{"weight_block_size", nullptr}}, group("channel"),
+        group(nullptr), json{{"config_groups", {1}}}, json{{"config_groups", {{"a", 1}}}}}) {
+    EXPECT_EQ(columns(other), 1) << other;
+  }
+}
+
 TEST(Fp8ConfigTest, RefusesOthersByName) {
   EXPECT_THAT(ErrorOf({{"quant_method", "gptq"}}),
               AllOf(HasSubstr("quantization_config"), HasSubstr("quant_method"),

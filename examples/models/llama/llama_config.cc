@@ -68,6 +68,7 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
   REPRISE_RETURN_IF_ERROR(AcceptFp8Weights(fields));
   LlamaConfig config;
   config.architecture = family.architecture;
+  config.block_columns = Fp8BlockColumns(fields);
   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
   REPRISE_ASSIGN_OR_RETURN(config.intermediate_size,
                            ReadInt(fields, "intermediate_size", kWidthRange));

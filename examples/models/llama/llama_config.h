@@ -113,6 +113,10 @@ struct LlamaConfig {
   // The feed-forward of every layer; nullopt: one of intermediate_size, not a mixture.
   std::optional<ExpertsConfig> experts;
 
+  // Ranks divide columns of products at multiples of this, which have scales of their own; 1: they
+  // have none (fp8_config.h).
+  int block_columns = 1;
+
   // The type that the weights were saved in; nullopt if the file does not specify it.
   std::optional<DType> dtype;
   // Generation ends at any of these; ascending, without duplicates, possibly empty.

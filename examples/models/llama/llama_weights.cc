@@ -1,6 +1,8 @@
 #include "reprise/models/llama/llama_weights.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "reprise/base/status_macros.h"
@@ -35,19 +37,52 @@ double NeutralNorm(const LlamaConfig& config) {
   return config.norm_weight == NormWeight::kOnePlus ? 0 : 1;
 }
 
+// A rank's heads and its elements of the feed-forward. Blocks of columns stay whole if possible.
+absl::StatusOr<HeadShare> HeadsOf(const LlamaConfig& config, const Ranks& ranks) {
+  const int q_unit = config.block_columns / std::gcd(config.block_columns, config.head_dim);
+  return HeadShareOf(config.num_q_heads, config.num_kv_heads, ranks, q_unit);
+}
+
+Share InnerOf(const LlamaConfig& config, const Ranks& ranks) {
+  return AlignedShareOf(config.intermediate_size, ranks, std::max(64, config.block_columns));
+}
+
+struct FeedForward {
+  std::optional<Linear> gate_up = {};
+  std::optional<Linear> down = {};
+  std::optional<ExpertWeights> experts = {};
+};
+
+// `name`: the feed-forward's, such as "mlp".
+absl::StatusOr<FeedForward> ReadFeedForward(const LlamaConfig& config, const std::string& name,
+                                            const LayerReader& in) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t inner = config.intermediate_size;
+  FeedForward read;
+  if (config.experts.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(read.experts, ReadExperts(*config.experts, in, hidden));
+    return read;
+  }
+  const Share share = InnerOf(config, in.ranks());
+  REPRISE_ASSIGN_OR_RETURN(
+      read.gate_up, in.Projection({{.name = name + ".gate_proj", .num_rows = inner, .share = share},
+                                   {.name = name + ".up_proj", .num_rows = inner, .share = share}},
+                                  hidden, BiasIf(config.mlp_bias)));
+  REPRISE_ASSIGN_OR_RETURN(read.down, in.SummedProjection(name + ".down_proj", hidden, inner, share,
+                                                          BiasIf(config.mlp_bias)));
+  return read;
+}
+
 absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer,
                                             WeightSource& source) {
   const LayerReader in(source, DecoderLayerPrefix(layer));
   const LayerNames names = LayerNamesOf(config);
   const int64_t hidden = config.hidden_size;
-  const int64_t inner = config.intermediate_size;
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
   const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
-  REPRISE_ASSIGN_OR_RETURN(const HeadShare heads,
-                           HeadShareOf(config.num_q_heads, config.num_kv_heads, source.ranks()));
+  REPRISE_ASSIGN_OR_RETURN(const HeadShare heads, HeadsOf(config, source.ranks()));
   const Share q_share = heads.q.Times(config.head_dim);
   const Share kv_share = heads.kv.Times(config.head_dim);
-  const Share inner_share = AlignedShareOf(inner, source.ranks());
   const double neutral = NeutralNorm(config);
   const auto optional_norm = [&](const std::string& name, int64_t size,
                                  double one) -> absl::StatusOr<std::optional<at::Tensor>> {
@@ -90,19 +125,7 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> attention_output_norm,
                            optional_norm(names.attention_output_norm, hidden, neutral));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, in.Norm(names.mlp_norm, hidden, neutral));
-  std::optional<Linear> gate_up, down;
-  std::optional<ExpertWeights> experts;
-  if (config.experts.has_value()) {
-    REPRISE_ASSIGN_OR_RETURN(experts, ReadExperts(*config.experts, in, hidden));
-  } else {
-    REPRISE_ASSIGN_OR_RETURN(
-        gate_up,
-        in.Projection({{.name = names.mlp + ".gate_proj", .num_rows = inner, .share = inner_share},
-                       {.name = names.mlp + ".up_proj", .num_rows = inner, .share = inner_share}},
-                      hidden, BiasIf(config.mlp_bias)));
-    REPRISE_ASSIGN_OR_RETURN(down, in.SummedProjection(names.mlp + ".down_proj", hidden, inner,
-                                                       inner_share, BiasIf(config.mlp_bias)));
-  }
+  REPRISE_ASSIGN_OR_RETURN(FeedForward feed_forward, ReadFeedForward(config, names.mlp, in));
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> mlp_output_norm,
                            optional_norm(names.mlp_output_norm, hidden, neutral));
   return LlamaLayerWeights{.input_norm = std::move(input_norm),
@@ -114,9 +137,9 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
                            .o = std::move(o),
                            .attention_output_norm = std::move(attention_output_norm),
                            .mlp_norm = std::move(mlp_norm),
-                           .gate_up = std::move(gate_up),
-                           .down = std::move(down),
-                           .experts = std::move(experts),
+                           .gate_up = std::move(feed_forward.gate_up),
+                           .down = std::move(feed_forward.down),
+                           .experts = std::move(feed_forward.experts),
                            .mlp_output_norm = std::move(mlp_output_norm)};
 }
 
@@ -165,8 +188,7 @@ constexpr ModelWeights<LlamaConfig, LlamaWeights> kWeights = {
 
 absl::StatusOr<LlamaConfig> LlamaConfigOfRank(const LlamaConfig& config, const Ranks& ranks) {
   LlamaConfig own = config;
-  REPRISE_ASSIGN_OR_RETURN(const HeadShare heads,
-                           HeadShareOf(config.num_q_heads, config.num_kv_heads, ranks));
+  REPRISE_ASSIGN_OR_RETURN(const HeadShare heads, HeadsOf(config, ranks));
   own.num_q_heads = static_cast<int>(heads.q.size);
   own.num_kv_heads = static_cast<int>(heads.kv.size);
   REPRISE_RETURN_IF_ERROR(CheckDivides("vocab_size", config.vocab_size, ranks));
@@ -176,7 +198,7 @@ absl::StatusOr<LlamaConfig> LlamaConfigOfRank(const LlamaConfig& config, const R
         static_cast<int>(AlignedShareOf(config.experts->inner_size, ranks).size);
   } else {
     REPRISE_RETURN_IF_ERROR(CheckDivides("intermediate_size", config.intermediate_size, ranks));
-    own.intermediate_size = static_cast<int>(AlignedShareOf(config.intermediate_size, ranks).size);
+    own.intermediate_size = static_cast<int>(InnerOf(config, ranks).size);
   }
   return own;
 }

@@ -300,5 +300,20 @@ TEST(LlamaWeightsTest, ScalesOfAnFp8CacheReachTheSpecsOfTheirLayers) {
   EXPECT_EQ(layers[1].v_scale, 4.0f);
 }
 
+TEST(LlamaWeightsTest, RanksKeepBlocksOfColumnsWhole) {
+  LlamaConfig config = TinyConfig();
+  config.intermediate_size = 384;
+  config.num_q_heads = config.num_kv_heads = 14;
+  config.head_dim = 64;
+  const auto sizes = [&](int rank) {
+    const LlamaConfig own = *LlamaConfigOfRank(config, {.rank = rank, .world = 2});
+    return std::pair(own.intermediate_size, own.num_q_heads);
+  };
+  EXPECT_EQ(sizes(0), std::pair(192, 7));
+  config.block_columns = 128;
+  EXPECT_EQ(sizes(0), std::pair(128, 6));
+  EXPECT_EQ(sizes(1), std::pair(256, 8));
+}
+
 }  // namespace
 }  // namespace reprise
