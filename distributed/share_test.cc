@@ -128,7 +128,7 @@ TEST(HeadShareTest, CutsAtUnitsOfQHeadsIfWholeGroupsAllowThem) {
   EXPECT_EQ(q(14, 14, 2, 1), (Share{7, 7}));
   EXPECT_EQ(q(14, 14, 2, 2), (Share{6, 8}));
   EXPECT_EQ(q(28, 14, 2, 2), (Share{14, 14}));  // a group is a unit
-  EXPECT_EQ(q(18, 6, 2, 2), (Share{6, 12}));    // 3 heads a group: two groups are 3 units
+  EXPECT_EQ(q(18, 6, 2, 2), (Share{6, 12}));    // groups of 3 heads: 2 groups are 3 units
   EXPECT_EQ(q(14, 2, 2, 2), (Share{7, 7}));     // one group for each rank
 }
 

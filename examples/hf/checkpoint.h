@@ -28,9 +28,9 @@ class Checkpoint {
  public:
   // Opens the files that <folder>/model.safetensors.index.json names, or <folder>/model.safetensors
   // if there is no index. A folder with both is read by its index if all files that the index names
-  // exist, because the other file is then an adapter or left over; otherwise by the lone file. Of
-  // the files of an index, only the tensors in its "weight_map" are found, and their duplicates
-  // (ParseSafetensors()).
+  // exist, because the other file is then an adapter or left over; otherwise by the lone file. A
+  // folder that is read by its index has the tensors of the "weight_map" and their duplicates
+  // (ParseSafetensors()), and no other tensor of the files.
   // Errors:
   //   NotFound         there is neither; a file that the index names is missing
   //   InvalidArgument  a file is not a sound safetensors file; the index is not a JSON object whose

@@ -26,9 +26,9 @@ namespace reprise {
 // Errors: InvalidArgument, naming the member, for all others.
 absl::Status AcceptFp8Weights(const JsonFields& fields);
 
-// 128 if "quantization_config" says that scales are of blocks, by "weight_block_size" or by the
-// strategy "block" of a group of compressed-tensors; otherwise 1. Ranks divide columns at its
-// multiples. REQUIRES: AcceptFp8Weights().
+// Returns the number of columns that share a scale: 128 if "quantization_config" has
+// "weight_block_size" or a group with the strategy "block" (compressed-tensors), otherwise 1. Ranks
+// divide columns at multiples of this number. REQUIRES: AcceptFp8Weights() is OK.
 int Fp8BlockColumns(const JsonFields& fields);
 
 }  // namespace reprise

@@ -35,7 +35,7 @@ TEST(Fp8ConfigTest, AcceptsFp8WeightsAsTheyArePublished) {
             "");
 }
 
-TEST(Fp8ConfigTest, AcceptsFp8OfModeloptAndOfFormatsThatStoreValuesAsTheyAre) {
+TEST(Fp8ConfigTest, AcceptsFp8OfModeloptAndNaiveQuantized) {
   EXPECT_EQ(ErrorOf({{"quant_method", "modelopt"},
                      {"quant_algo", "FP8"},
                      {"kv_cache_scheme", {{"num_bits", 8}}},

@@ -77,8 +77,8 @@ class JsonFields {
   // The member unchanged; nullptr if it is absent or null.
   const nlohmann::json* Find(std::string_view name) const;
 
-  // Errors: InvalidArgument naming the first member that is not among `known`, and what is known, or
-  // as much as 180 characters hold: unimplemented members are not ignored.
+  // Errors: InvalidArgument naming the first member that is not among `known`, and the known members.
+  // A list beyond 180 characters is cut. Unimplemented members are not ignored.
   absl::Status RefuseOthers(std::initializer_list<std::string_view> known) const;
 
   // InvalidArgument: "<where>: <name>: expected <expected>, got <the member>".

@@ -77,7 +77,7 @@ TEST(RopeFrequenciesTest, Llama3FrequenciesAreThoseOfTransformers) {
 }
 
 // Plain: 1, 0.1, 0.01, 0.001, of waves of 6.28, 62.8, 628 and 6283 tokens; long are those over 100.
-TEST(RopeFrequenciesTest, Llama3WithoutABlendDividesTheLongWavesAlone) {
+TEST(RopeFrequenciesTest, Llama3WithoutABlendDividesOnlyLongWaves) {
   EXPECT_THAT(RopeFrequencies({.scaling = Llama3Rope{.factor = 4,
                                                      .low_freq_factor = 1,
                                                      .high_freq_factor = 1,

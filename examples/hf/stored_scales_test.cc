@@ -249,7 +249,7 @@ TEST_F(KvScalesTest, FindsScalesByAllOfTheirNames) {
   EXPECT_EQ(Read("model.layers.3").v, std::nullopt);
 }
 
-TEST_F(KvScalesTest, RefusesWhatIsNotOneScale) {
+TEST_F(KvScalesTest, RejectsTensorsOfSeveralElementsOrOfIntegers) {
   constexpr float kTwo[2] = {1, 1};
   Add("k_scale", 1, {2});
   tensors_.begin()->second.bytes = {reinterpret_cast<const char*>(kTwo), sizeof(kTwo)};
@@ -262,7 +262,7 @@ TEST_F(KvScalesTest, RefusesWhatIsNotOneScale) {
               HasSubstr("got I8 []"));
 }
 
-TEST(AttentionScaleTest, OtherTensorsOfAttentionAreNone) {
+TEST(AttentionScaleTest, ExcludesOtherTensorsOfAttention) {
   EXPECT_TRUE(IsAttentionScale("model.layers.0.self_attn.q_scale"));
   EXPECT_TRUE(IsAttentionScale("model.layers.0.self_attn.prob_scale"));
   EXPECT_TRUE(IsAttentionScale("model.layers.0.self_attn.q_proj.output_scale"));

@@ -64,8 +64,9 @@ std::string PlaceOf(std::string_view text, size_t end) {
                       before.size() - begin + 1);
 }
 
-// What the library's message expected and got. It also quotes the text, which may have control
-// characters and any length: that part is left out. Empty if the message has another form.
+// The expected and the actual token in the library's message. The message also quotes the text, of
+// any length and with control characters: that part is left out. Empty if the message has another
+// form.
 std::string ReasonOf(std::string_view message) {
   const auto after = [&](std::string_view mark) -> std::string_view {
     const size_t found = message.rfind(mark);

@@ -25,16 +25,16 @@ struct JsonLimits {
   // Objects, arrays, strings, numbers and literals together, names of members not counted. A
   // tokenizer of 128 k tokens has a tenth of this; a parsed value takes about 40 bytes.
   int64_t max_values = 8'000'000;
-  // Whether NaN, Infinity and -Infinity are numbers, as for Python's json module, which writes
-  // config.json. JSON itself has none of them.
+  // Whether NaN, Infinity and -Infinity are numbers. JSON has no such numbers, but Python's json
+  // module, which writes config.json, has them.
   bool has_non_finite = false;
 };
 
 // Exactly one JSON value. An integer that fits neither int64_t nor uint64_t becomes a
-// floating-point number. Errors: InvalidArgument for a name that occurs twice in an object or a
-// limit exceeded; and with the line and the column, both from 1, a column being a byte, for a
-// number beyond double and for text that is not JSON or not UTF-8, where the message names what was
-// expected: "not valid JSON at line 2, column 7: expected a value, got '}'".
+// floating-point number. Errors: InvalidArgument for a name that occurs twice in an object, a limit
+// exceeded, a number beyond double, and text that is not JSON or not UTF-8. Messages of the last
+// two have the line and the column (in bytes), both from 1, and the last also the expected token:
+// "not valid JSON at line 2, column 7: expected a value, got '}'".
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
 // The value in a file. Errors: those of MappedFile::Open() and ParseJson(), naming `path`.

@@ -246,7 +246,7 @@ absl::StatusOr<Linear> LayerReader::SummedProjection(std::string_view name, int6
 
 namespace {
 
-// What is wrong with a tensor that exists; empty: nothing.
+// The fault of an existing tensor; empty if it fits.
 std::string ProblemOf(const ExpectedTensor& expected, const TensorView& tensor,
                       const TensorViews& tensors) {
   if (tensor.shape != expected.shape) {

@@ -133,7 +133,7 @@ class LayerReader {
 
   const Ranks& ranks() const { return source_.ranks(); }
 
-  // Of the layer whose names begin with the prefix. Errors: those of ReadKvScales().
+  // The scales of the KV cache of the layer at the prefix. Errors: those of ReadKvScales().
   absl::StatusOr<StoredKvScales> KvScales() const { return source_.KvScalesOf(prefix_); }
 
   // `rows`: this rank's; nullopt: all.
@@ -187,7 +187,7 @@ using IsUnusedTensor = absl::FunctionRef<bool(const std::string& name)>;
 // names for which `is_unused` is true and duplicates, which have the bytes of an expected tensor.
 // Weights of products may have 8 bits, with scales. One message of at most 260 characters names the
 // tensors that are missing, unknown, or of a wrong shape or type: the first few of each kind, and
-// the number of the others.
+// the number of further tensors.
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
                           IsUnusedTensor is_unused);
 

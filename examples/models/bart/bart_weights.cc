@@ -78,7 +78,7 @@ absl::StatusOr<BartInput> ReadInput(const LayerReader& in, const BartConfig& con
                    .norm = std::move(norm)};
 }
 
-// What of a checkpoint's names depends on the class that was saved.
+// The names of a checkpoint that depend on the class that was saved.
 struct BartNames {
   std::string prefix = "model.";
   bool has_logits_bias = true;

@@ -113,8 +113,8 @@ struct LlamaConfig {
   // The feed-forward of every layer; nullopt: one of intermediate_size, not a mixture.
   std::optional<ExpertsConfig> experts;
 
-  // Ranks divide columns of products at multiples of this, which have scales of their own; 1: they
-  // have none (fp8_config.h).
+  // Columns of a stored weight that share a scale (Fp8BlockColumns()). Ranks divide columns at
+  // multiples of this number if possible.
   int block_columns = 1;
 
   // The type that the weights were saved in; nullopt if the file does not specify it.

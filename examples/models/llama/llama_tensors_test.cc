@@ -122,7 +122,7 @@ TEST(LlamaTensorsTest, OfManyOfAKindTheFirstAreNamedAndTheRestCounted) {
                     HasSubstr("and 15 more")));  // of 20
 }
 
-TEST(LlamaTensorsTest, PredictionLayersOfTheConfigMayStandThere) {
+TEST(LlamaTensorsTest, AcceptsPredictionLayersOfTheConfig) {
   LlamaConfig config = TinyConfig();
   TensorViews views = ViewsFor(config);
   views["model.layers.2.eh_proj.weight"] = {.shape = {6, 12}, .bytes = {}};

@@ -300,7 +300,7 @@ TEST(LlamaWeightsTest, ScalesOfAnFp8CacheReachTheSpecsOfTheirLayers) {
   EXPECT_EQ(layers[1].v_scale, 4.0f);
 }
 
-TEST(LlamaWeightsTest, RanksKeepBlocksOfColumnsWhole) {
+TEST(LlamaWeightsTest, RanksDivideColumnsBetweenBlocks) {
   LlamaConfig config = TinyConfig();
   config.intermediate_size = 384;
   config.num_q_heads = config.num_kv_heads = 14;
