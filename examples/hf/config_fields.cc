@@ -1,8 +1,10 @@
 #include "reprise/hf/config_fields.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "nlohmann/json.hpp"
+#include "reprise/hf/bounded_list.h"
 
 namespace reprise {
 
@@ -61,24 +63,6 @@ absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
   return known;
 }
 
-namespace {
-
-// "One, Two and 3 more".
-std::string ListOf(absl::Span<const ModelKind> kinds) {
-  constexpr size_t kMaxLength = 200;
-  std::string list;
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    const std::string name = kinds[i].class_name;
-    if (i > 0 && list.size() + 2 + name.size() > kMaxLength) {
-      return absl::StrCat(list, " and ", kinds.size() - i, " more");
-    }
-    absl::StrAppend(&list, i > 0 ? ", " : "", name);
-  }
-  return list;
-}
-
-}  // namespace
-
 absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const ModelKind> kinds) {
   const nlohmann::json* const classes = fields.Find("architectures");
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
@@ -89,8 +73,12 @@ absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const 
                              : model_type == kinds[i].model_type;
     if (is_this) return i;
   }
-  return fields.Unexpected(classes == nullptr && model_type ? "model_type" : "architectures",
-                           absl::StrCat("a supported architecture (", ListOf(kinds), ")"));
+  constexpr size_t kMaxListLength = 215;
+  std::vector<std::string_view> names;
+  for (const ModelKind& kind : kinds) names.push_back(kind.class_name);
+  return fields.Unexpected(
+      classes == nullptr && model_type ? "model_type" : "architectures",
+      absl::StrCat("a supported architecture (", BoundedList(names, kMaxListLength), ")"));
 }
 
 absl::Status RefuseQuantization(const JsonFields& fields) {

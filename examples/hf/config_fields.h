@@ -77,7 +77,7 @@ struct ModelKind {
 
 // The index of the family that config.json names: by the class in "architectures", or by
 // "model_type" in the rare file without one. Errors: InvalidArgument, naming the known families. A
-// list beyond 200 characters is cut, and the number of further families follows.
+// list beyond 215 characters is cut, and the number of further families follows.
 absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const ModelKind> kinds);
 
 // `config` with the end tokens of a generation_config.json added to its own: a model may end with

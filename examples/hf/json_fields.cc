@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
+#include "reprise/hf/bounded_list.h"
 #include "reprise/hf/strict_json.h"
 
 namespace reprise {
@@ -35,19 +35,6 @@ std::optional<int64_t> IntegerOf(const json& value) {
 }
 
 std::string Describe(IntRange range) { return absl::StrCat("[", range.min, ", ", range.max, "]"); }
-
-// "one, two and 3 more".
-std::string ListOf(absl::Span<const std::string_view> names) {
-  constexpr size_t kMaxLength = 180;
-  std::string list;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (i > 0 && list.size() + 2 + names[i].size() > kMaxLength) {
-      return absl::StrCat(list, " and ", names.size() - i, " more");
-    }
-    absl::StrAppend(&list, i > 0 ? ", " : "", ToAbsl(names[i]));
-  }
-  return list;
-}
 
 }  // namespace
 
@@ -84,11 +71,12 @@ absl::Status JsonFields::Unexpected(std::string_view name, std::string_view expe
 }
 
 absl::Status JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) const {
+  constexpr size_t kMaxListLength = 175;
   for (const auto& [name, value] : object_->items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(where_, ": ", DescribeJson(name),
-                                                     " is not supported; known are ",
-                                                     ListOf({known.begin(), known.size()})));
+      return absl::InvalidArgumentError(
+          absl::StrCat(where_, ": ", DescribeJson(name), " is not supported; known are ",
+                       BoundedList({known.begin(), known.size()}, kMaxListLength)));
     }
   }
   return absl::OkStatus();

@@ -78,7 +78,7 @@ class JsonFields {
   const nlohmann::json* Find(std::string_view name) const;
 
   // Errors: InvalidArgument naming the first member that is not among `known`, and the known members.
-  // A list beyond 180 characters is cut. Unimplemented members are not ignored.
+  // Of a list beyond 175 characters, the first names and the number of further names. Unimplemented members are not ignored.
   absl::Status RefuseOthers(std::initializer_list<std::string_view> known) const;
 
   // InvalidArgument: "<where>: <name>: expected <expected>, got <the member>".

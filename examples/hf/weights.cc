@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "glog/logging.h"
 #include "reprise/base/torch_dtype.h"
 #include "reprise/base/torch_status.h"
+#include "reprise/hf/bounded_list.h"
 #include "reprise/hf/checkpoint.h"
 #include "reprise/hf/checkpoint_reader.h"
 #include "reprise/hf/tensor_view.h"
@@ -31,27 +31,11 @@ struct Problem {
   std::vector<std::string> names;
 };
 
-// "what: name, name and 3 more": names that fit into `max_length` characters, at least a part of
-// the first.
+// "what: name, name and 3 more", of at most `max_length` characters.
 std::string Described(const Problem& problem, size_t max_length) {
-  constexpr size_t kRestLength = 14;  // " and 12345 more"
-  std::string text = absl::StrCat(problem.what, ": ");
-  size_t num_named = 0;
-  for (const std::string& name : problem.names) {
-    const size_t length = text.size() + name.size() + (num_named > 0 ? 2 : 0) + kRestLength;
-    if (num_named > 0 && length > max_length) break;
-    absl::StrAppend(&text, num_named > 0 ? ", " : "", name);
-    ++num_named;
-  }
-  constexpr std::string_view kCut = "...";
-  if (text.size() + kRestLength > max_length && num_named == 1) {
-    text.resize(std::max(max_length, kRestLength + kCut.size()) - kRestLength - kCut.size());
-    text += kCut;
-  }
-  if (problem.names.size() > num_named) {
-    absl::StrAppend(&text, " and ", problem.names.size() - num_named, " more");
-  }
-  return text;
+  const std::vector<std::string_view> names(problem.names.begin(), problem.names.end());
+  const std::string what = absl::StrCat(problem.what, ": ");
+  return absl::StrCat(what, BoundedList(names, max_length - what.size()));
 }
 
 // OK without problems.
