@@ -1,6 +1,7 @@
 #include "examples/decode/engine_flags.h"
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -32,7 +33,11 @@ SchedulerPolicy& PolicyOf(Arguments& arguments) { return arguments.engine.schedu
 template <typename Out>
 absl::Status Count(const char* name, const std::string& value, int least, Out& out) {
   int number = 0;
-  if (!absl::SimpleAtoi(value, &number)) return absl::UnknownError("no number");
+  if (!absl::SimpleAtoi(value, &number)) {
+    return absl::InvalidArgumentError(absl::StrCat("--", name, ": expected an integer in [", least,
+                                                   ", ", std::numeric_limits<int>::max(), "], got ",
+                                                   DescribeJson(value)));
+  }
   if (number < least) {
     return absl::InvalidArgumentError(
         absl::StrCat("--", name, ": expected at least ", least, ", got ", number));
@@ -45,10 +50,11 @@ absl::Status Count(const char* name, const std::string& value, int least, Out& o
 absl::StatusOr<int64_t> Bytes(const char* name, const std::string& value) {
   constexpr double kMaxGb = 1e6;
   double gb = 0;
-  if (!absl::SimpleAtod(value, &gb)) return absl::UnknownError("no number");
-  if (gb > 0 && gb <= kMaxGb) return static_cast<int64_t>(gb * 1e9);
+  const bool is_number = absl::SimpleAtod(value, &gb);
+  if (is_number && gb > 0 && gb <= kMaxGb) return static_cast<int64_t>(gb * 1e9);
   return absl::InvalidArgumentError(
-      absl::StrCat("--", name, ": expected a number in (0, ", kMaxGb, "], got ", gb));
+      absl::StrCat("--", name, ": expected a number in (0, ", kMaxGb, "], got ",
+                   is_number ? absl::StrCat(gb) : DescribeJson(value)));
 }
 
 // The value with this name.
@@ -324,10 +330,11 @@ const EngineFlag kEngineFlags[] = {
 
 absl::Status SetMaxNumSeqs(const char* name, const std::string& value, Arguments& arguments) {
   int number = 0;
-  if (!absl::SimpleAtoi(value, &number)) return absl::UnknownError("no number");
-  if (number < 1 || number > kMaxSequences) {
+  const bool is_number = absl::SimpleAtoi(value, &number);
+  if (!is_number || number < 1 || number > kMaxSequences) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--", name, ": expected 1 to ", kMaxSequences, ", got ", number));
+        absl::StrCat("--", name, ": expected 1 to ", kMaxSequences, ", got ",
+                     is_number ? absl::StrCat(number) : DescribeJson(value)));
   }
   RunnerOf(arguments).max_num_seqs = number;
   return absl::OkStatus();

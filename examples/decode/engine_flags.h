@@ -23,8 +23,7 @@ struct EngineFlag {
   enum class Kind : int8_t { kNumber, kText, kPath, kSwitch };
 
   // Sets the option to a value. Errors: InvalidArgument naming the flag, what was expected and what was
-  // got; Unknown if the text is no number. Values that contradict an earlier row are refused, so rows
-  // are set in the order of the table.
+  // got. Values that contradict an earlier row are refused, so rows are set in the order of the table.
   using Set = absl::Status (*)(const char* name, const std::string& value,
                                DecodeArguments& arguments);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -55,6 +57,14 @@ bool ParseNumber(const std::string& text, int* value) { return absl::SimpleAtoi(
 bool ParseNumber(const std::string& text, uint64_t* value) { return absl::SimpleAtoi(text, value); }
 bool ParseNumber(const std::string& text, double* value) { return absl::SimpleAtod(text, value); }
 
+// The values of a flag of this type, for a message.
+template <typename Number>
+std::string ExpectedNumber() {
+  if constexpr (std::is_floating_point_v<Number>) return "a number";
+  return absl::StrCat("an integer in [", std::numeric_limits<Number>::min(), ", ",
+                      std::numeric_limits<Number>::max(), "]");
+}
+
 // The flags of decode. CLI11 parses their values as texts only: its own conversion reads "010" as
 // 8, and accepts an empty text as no value.
 class DecodeFlags {
@@ -90,8 +100,7 @@ class DecodeFlags {
       case DecodeCommand::kChat:
         AddText("template", arguments.chat_template,
                 "how turns are written: none, llama3, chatml, mistral, llama2, gemma. Without it, "
-                "as the "
-                "chat_template of the folder writes them; none if it has none");
+                "as the chat_template of the folder writes them; none if it has none");
         AddText("system", arguments.system, "what the model is told before the conversation");
         AddSwitch("stats", arguments.stats,
                   "after each answer, tokens, speed, and how much of the prompt was found in the "
@@ -178,7 +187,7 @@ class DecodeFlags {
     for (const auto& [flag, is_on] : switches_) {
       if (is_on) Set(*flag, "");
     }
-    return engine_status_;
+    return status_;
   }
 
   const std::optional<std::string>& help() const { return help_; }
@@ -224,14 +233,24 @@ class DecodeFlags {
   }
   template <typename Number>
   void AddNumber(const char* name, Number& number, const char* description) {
-    Add(name, "NUMBER", description, [&number](const std::string& value) {
-      return ParseNumber(value, &number);
+    Add(name, "NUMBER", description, [this, name, &number](const std::string& value) {
+      Read(name, value, number);
+      return true;
     })->default_str(absl::StrCat(number));
   }
   template <typename Number>
   void AddNumber(const char* name, std::optional<Number>& number, const char* description) {
-    Add(name, "NUMBER", description,
-        [&number](const std::string& value) { return ParseNumber(value, &number.emplace()); });
+    Add(name, "NUMBER", description, [this, name, &number](const std::string& value) {
+      Read(name, value, number.emplace());
+      return true;
+    });
+  }
+  // Notes an error if the value is of another type.
+  template <typename Number>
+  void Read(const char* name, const std::string& value, Number& number) {
+    if (ParseNumber(value, &number)) return;
+    status_.Update(absl::InvalidArgumentError(absl::StrCat(
+        "--", name, ": expected ", ExpectedNumber<Number>(), ", got ", DescribeJson(value))));
   }
   void AddSwitch(const char* name, bool& value, const char* description) {
     app_.add_flag(absl::StrCat("--", name), value, description);
@@ -302,17 +321,14 @@ class DecodeFlags {
                                                                       : "TEXT";
     CLI::Option* const option =
         Add(flag.name, type, flag.help, [this, &flag, is_path](const std::string& value) {
-          return Set(flag, is_path ? ResolveUserPath(value) : value);
+          Set(flag, is_path ? ResolveUserPath(value) : value);
+          return true;
         });
     if (*flag.default_text != '\0') option->default_str(flag.default_text);
   }
 
-  // False if the value is of another type. Other errors are noted.
-  bool Set(const EngineFlag& flag, const std::string& value) {
-    const absl::Status status = flag.set(flag.name, value, arguments_);
-    if (absl::IsUnknown(status)) return false;
-    engine_status_.Update(status);
-    return true;
+  void Set(const EngineFlag& flag, const std::string& value) {
+    status_.Update(flag.set(flag.name, value, arguments_));
   }
 
   void AddWatch() {
@@ -334,8 +350,7 @@ class DecodeFlags {
     Add("tree", "WIDTHSxDEPTH",
         "with --draft FOLDER, in place of --num_draft_tokens: drafts form trees of DEPTH levels; "
         "WIDTHS says, level by level, how many follow each draft of the level before, then 1: "
-        "3,2x4 "
-        "has 3 + 6 + 6 + 6 drafts",
+        "3,2x4 has 3 + 6 + 6 + 6 drafts",
         [this](const std::string& value) {
           arguments_.tree = value;
           return true;
@@ -358,7 +373,7 @@ class DecodeFlags {
   DecodeArguments& arguments_;
   CLI::App app_{"", "decode"};
   std::deque<std::pair<const EngineFlag*, bool>> switches_;  // bools have addresses that stay
-  absl::Status engine_status_;                               // the first error of a flag's setter
+  absl::Status status_;                                      // the first error of a value
   std::optional<std::string> help_;
 };
 

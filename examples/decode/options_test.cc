@@ -506,8 +506,16 @@ TEST(DecodeFlagsTest, WhatIsNoFlagOrNoValueIsNamed) {
   for (const char* const value : {"many", "", "1.5", "99999999999", "0x10", "1 2"}) {
     EXPECT_THAT(ProblemOfFlags({"decode", "--top_k", value}), HasSubstr("--top_k")) << value;
   }
-  EXPECT_THAT(ProblemOfFlags({"decode", "--seed=-1"}), HasSubstr("--seed"));
-  EXPECT_THAT(ProblemOfFlags({"decode", "--temperature=warm"}), HasSubstr("--temperature"));
+  EXPECT_EQ(ProblemOfFlags({"decode", "--seed=-1"}),
+            "--seed: expected an integer in [0, 18446744073709551615], got \"-1\"");
+  EXPECT_EQ(ProblemOfFlags({"decode", "--temperature=warm"}),
+            "--temperature: expected a number, got \"warm\"");
+  EXPECT_EQ(ProblemOfFlags({"decode", "--num_blocks=3", "--num_blocks=99999999999"}),
+            "--num_blocks: expected an integer in [2, 2147483647], got \"99999999999\"");
+  EXPECT_EQ(ProblemOfFlags({"decode", "--kv_memory_gb=all"}),
+            "--kv_memory_gb: expected a number in (0, 1e+06], got \"all\"");
+  EXPECT_EQ(ProblemOfFlags({"decode", "serve", "--max_num_seqs=x"}),
+            "--max_num_seqs: expected 1 to 65536, got \"x\"");
   EXPECT_THAT(ProblemOfFlags({"decode", "--json=maybe"}), HasSubstr("json"));
 }
 

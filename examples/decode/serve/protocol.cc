@@ -67,6 +67,17 @@ absl::Status ReadInt(const JsonFields& fields, const char* name, IntRange range,
   return absl::OkStatus();
 }
 
+// As --seed: JsonFields::Int() ends at 2^63 - 1.
+absl::Status ReadSeed(const JsonFields& fields, std::optional<uint64_t>& seed) {
+  const json* const given = fields.Find("seed");
+  if (given == nullptr) return absl::OkStatus();
+  if (!given->is_number_unsigned()) {
+    return fields.Unexpected("seed", "an integer in [0, 18446744073709551615]");
+  }
+  seed = given->get<uint64_t>();
+  return absl::OkStatus();
+}
+
 absl::Status ReadSampling(const JsonFields& fields, SamplingOptions& sampling) {
   constexpr DoubleRange kPenalties = {.min = -kMost, .max = kMost};
   constexpr IntRange kInts = {.min = 0, .max = std::numeric_limits<int32_t>::max()};
@@ -81,10 +92,7 @@ absl::Status ReadSampling(const JsonFields& fields, SamplingOptions& sampling) {
       ReadFloat(fields, "presence_penalty", kPenalties, sampling.presence_penalty));
   REPRISE_RETURN_IF_ERROR(
       ReadFloat(fields, "frequency_penalty", kPenalties, sampling.frequency_penalty));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> seed,
-                           fields.OptionalInt("seed", {.min = 0}));
-  if (seed.has_value()) sampling.seed = static_cast<uint64_t>(*seed);
-  return absl::OkStatus();
+  return ReadSeed(fields, sampling.seed);
 }
 
 // A text or token ids, in the field that `members` names.

@@ -1,5 +1,7 @@
 #include "examples/decode/serve/protocol.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <variant>
 
@@ -50,7 +52,7 @@ TEST(ServeProtocolTest, ALineTakesTheProgramsOptionsForWhatItDoesNotSay) {
 TEST(ServeProtocolTest, TakesEveryField) {
   const ServeRequest request = Parsed(
       R"({"id":"x","prompt_tokens":[5,6],"max_new_tokens":9,"ignore_eos":true,"temperature":0.75,)"
-      R"("top_k":4,"top_p":0.5,"min_p":0.25,"seed":12,"repetition_penalty":1.5,)"
+      R"("top_k":4,"top_p":0.5,"min_p":0.25,"seed":18446744073709551615,"repetition_penalty":1.5,)"
       R"("presence_penalty":-1,"frequency_penalty":2,"stop":["a","b"],"log_probs":3,)"
       R"("stop_tokens":[7,8],"include_stop":true,)"
       R"("priority":-2,"timeout_s":1.5})");
@@ -61,7 +63,7 @@ TEST(ServeProtocolTest, TakesEveryField) {
   EXPECT_EQ(request.options.sampling.top_k, 4);
   EXPECT_EQ(request.options.sampling.top_p, 0.5f);
   EXPECT_EQ(request.options.sampling.min_p, 0.25f);
-  EXPECT_EQ(request.options.sampling.seed, 12u);
+  EXPECT_EQ(request.options.sampling.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(request.options.sampling.repetition_penalty, 1.5f);
   EXPECT_EQ(request.options.sampling.presence_penalty, -1.0f);
   EXPECT_EQ(request.options.sampling.frequency_penalty, 2.0f);
@@ -145,7 +147,8 @@ TEST(ServeProtocolTest, WhatCannotBeServedIsNamed) {
       {R"({"id":1,"prompt":"a","top_p":-0.1})", "line: top_p: expected a number in (0, 1], got"},
       {R"({"id":1,"prompt":"a","top_p":1e-50})", "line: top_p: expected a number in (0, 1], got"},
       {R"({"id":1,"prompt":"a","top_p":"a"})", "line: top_p: expected a number in (0, 1], got"},
-      {R"({"id":1,"prompt":"a","seed":-1})", "line: seed: expected"},
+      {R"({"id":1,"prompt":"a","seed":-1})",
+       "line: seed: expected an integer in [0, 18446744073709551615], got -1"},
       {R"({"id":1,"prompt":"a","max_new_tokens":0})", "line: max_new_tokens: expected"},
       {R"({"id":1,"prompt":"a","log_probs":99})", "line: log_probs: expected"},
       {R"({"id":1,"prompt":"a","ignore_eos":1})", "line: ignore_eos: expected"},
