@@ -21,8 +21,8 @@
 #include "reprise/hf/strict_json.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/tokenizer/tokenizer_json.h"
-#include "reprise/models/llama/public_configs.h"
-#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/decoder/public_configs.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 
 namespace reprise {
 namespace {

@@ -16,19 +16,21 @@
 #include "reprise/hf/strict_json.h"
 #include "reprise/models/bart/bart_model.h"
 #include "reprise/models/bart/bart_weights.h"
+#include "reprise/models/decoder/decoder_families.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
 #include "reprise/models/deepseek/mla_weights.h"
 #include "reprise/models/devices.h"
 #include "reprise/models/gpt/gpt_model.h"
 #include "reprise/models/gpt/gpt_weights.h"
-#include "reprise/models/llama/llama_families.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
 #include "reprise/runner/ranks/replicated_model.h"
 
 namespace reprise {
 namespace {
 
-std::vector<ExpectedTensor> TensorsOf(const LlamaConfig& config) { return LlamaTensors(config); }
+std::vector<ExpectedTensor> TensorsOf(const DecoderConfig& config) {
+  return DecoderTensors(config);
+}
 std::vector<ExpectedTensor> TensorsOf(const MlaConfig& config) { return MlaTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const GptConfig& config) { return GptTensors(config); }
@@ -52,8 +54,8 @@ absl::Status CheckWeightOptions(const LoadWeightsOptions& options) {
 }
 
 // Why the family or the sizes of a model cannot be divided, or OK.
-absl::Status CheckCanBeSharded(const LlamaConfig& config, const LoadModelOptions& options) {
-  return LlamaConfigOfRank(config, options.weights.ranks).status();
+absl::Status CheckCanBeSharded(const DecoderConfig& config, const LoadModelOptions& options) {
+  return DecoderConfigOfRank(config, options.weights.ranks).status();
 }
 absl::Status CheckCanBeSharded(const MlaConfig& config, const LoadModelOptions& options) {
   return MlaConfigOfRank(config, options.weights.ranks).status();
@@ -65,13 +67,14 @@ absl::Status CheckCanBeSharded(const BartConfig& config, const LoadModelOptions&
   return BartShareOf(config, options.weights.ranks).status();
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const LlamaConfig& config,
+absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const DecoderConfig& config,
                                             const LoadModelOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(path, config, options.weights));
-  return LlamaModel::Create(config, std::move(weights),
-                            {.max_position = options.max_position,
-                             .collectives = options.collectives,
-                             .context = options.context});
+  REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights,
+                           LoadDecoderWeights(path, config, options.weights));
+  return DecoderModel::Create(config, std::move(weights),
+                              {.max_position = options.max_position,
+                               .collectives = options.collectives,
+                               .context = options.context});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaConfig& config,
@@ -106,13 +109,13 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/config.json");
   REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfigFile(path));
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, path));
-  std::vector<ModelKind> kinds = LlamaKinds();
+  std::vector<ModelKind> kinds = DecoderKinds();
   const size_t num_llama_kinds = kinds.size();
   kinds.push_back(kMlaKind);
   kinds.insert(kinds.end(), kBartKinds.begin(), kBartKinds.end());
   kinds.insert(kinds.end(), kGptKinds.begin(), kGptKinds.end());
   REPRISE_ASSIGN_OR_RETURN(const size_t kind, FindModelKind(fields, kinds));
-  if (kind < num_llama_kinds) return LoadLlamaConfig(folder);
+  if (kind < num_llama_kinds) return LoadDecoderConfig(folder);
   if (kind == num_llama_kinds) return LoadMlaConfig(folder);
   if (kind <= num_llama_kinds + kBartKinds.size()) return LoadBartConfig(folder);
   return LoadGptConfig(folder);

@@ -25,15 +25,15 @@
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/weights.h"
 #include "reprise/models/bart/bart_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 #include "reprise/models/deepseek/mla_config.h"
 #include "reprise/models/deepseek/mla_model.h"
 #include "reprise/models/gpt/gpt_config.h"
-#include "reprise/models/llama/llama_config.h"
 #include "reprise/runner/model.h"
 
 namespace reprise {
 
-using ModelConfig = std::variant<LlamaConfig, MlaConfig, BartConfig, GptConfig>;
+using ModelConfig = std::variant<DecoderConfig, MlaConfig, BartConfig, GptConfig>;
 
 // Reads <folder>/config.json, of the family that it names. Errors: InvalidArgument, naming all
 // supported families; those of the family's Load...Config().
@@ -57,8 +57,8 @@ struct ModelFolder {
   // REQUIRES: `tokenizer` is empty.
   std::string WhyNoTokenizer() const;
 
-  // Errors: NotFound if the folder does not exist; the errors of LoadModelConfig(). A tokenizer that
-  // Tokenizer::LoadFolder() cannot read is no error: the model takes token ids, and
+  // Errors: NotFound if the folder does not exist; the errors of LoadModelConfig(). A tokenizer
+  // that Tokenizer::LoadFolder() cannot read is no error: the model takes token ids, and
   // `tokenizer_error` is the reason why it takes no texts.
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };

@@ -40,7 +40,7 @@ TEST(ModelFolderTest, TheProjectComesWithAModel) {
   EXPECT_THAT(*path, EndsWith("jargon-llama"));
   const auto folder = ModelFolder::Open(*path);
   ASSERT_TRUE(folder.ok()) << folder.status();
-  const auto* const config = std::get_if<LlamaConfig>(&folder->config);
+  const auto* const config = std::get_if<DecoderConfig>(&folder->config);
   ASSERT_NE(config, nullptr);
   EXPECT_EQ(config->num_layers, 6);
   EXPECT_EQ(folder->max_seq_len(), config->max_seq_len);

@@ -3,7 +3,7 @@
 // Weights for tests and measurements: random, of a model's shapes, made on the device, without a
 // checkpoint.
 //
-//   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights,
+//   REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights,
 //                            MakeRandomWeights(config, {.device = c10::kCUDA}));
 //
 // Thread safety: pure functions.

@@ -33,9 +33,9 @@
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
 #include "reprise/engine/create_engine.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 #include "reprise/runner/model.h"
 #include "reprise/runner/ops/linear.h"
 
@@ -77,11 +77,11 @@ class EmptyModel : public Model {
 // All products of one step of `num_rows` tokens.
 class Products {
  public:
-  Products(const LlamaModel& model, int num_rows) : weights_(model.weights()) {
+  Products(const DecoderModel& model, int num_rows) : weights_(model.weights()) {
     auto context = MakeLinearContext(c10::kCPU, {});
     CheckOk(context.status());
     context_ = *std::move(context);
-    const LlamaLayerWeights& layer = weights_.layers.front();
+    const DecoderLayerWeights& layer = weights_.layers.front();
     for (const Linear* linear :
          {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down, &weights_.lm_head}) {
       const auto options = at::TensorOptions().dtype(ToScalarType(weights_.dtype));
@@ -91,7 +91,7 @@ class Products {
   }
 
   void Run() {
-    for (const LlamaLayerWeights& layer : weights_.layers) {
+    for (const DecoderLayerWeights& layer : weights_.layers) {
       CheckOk(layer.qkv.Apply(*context_, in_[0], out_[0]));
       CheckOk(layer.o.Apply(*context_, in_[1], out_[1]));
       CheckOk(layer.gate_up->Apply(*context_, in_[2], out_[2]));
@@ -101,7 +101,7 @@ class Products {
   }
 
  private:
-  const LlamaWeights& weights_;
+  const DecoderWeights& weights_;
   std::unique_ptr<LinearContext> context_;
   std::vector<at::Tensor> in_;
   std::vector<at::Tensor> out_;
@@ -150,12 +150,12 @@ class DecodeLoop {
   std::vector<TokenEvent> events_;
 };
 
-std::unique_ptr<LlamaModel> MakeModel(DType dtype) {
+std::unique_ptr<DecoderModel> MakeModel(DType dtype) {
   const auto config = LlamaPreset("jargon");
   CheckOk(config.status());
   auto weights = MakeRandomWeights(*config, {.dtype = dtype});
   CheckOk(weights.status());
-  auto model = LlamaModel::Create(*config, *std::move(weights), {});
+  auto model = DecoderModel::Create(*config, *std::move(weights), {});
   CheckOk(model.status());
   return *std::move(model);
 }
@@ -164,7 +164,7 @@ void BM_DecodeStep(benchmark::State& state, DType dtype) {
   at::set_num_threads(1);
   const int num_rows = static_cast<int>(state.range(0));
   const int context = static_cast<int>(state.range(1));
-  const std::unique_ptr<LlamaModel> model = MakeModel(dtype);
+  const std::unique_ptr<DecoderModel> model = MakeModel(dtype);
   EmptyModel sampled(model->spec(), model->spec().vocab_size);
   EmptyModel empty(model->spec(), /*vocab_size=*/1);
   Products products(*model, num_rows);

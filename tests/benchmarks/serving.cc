@@ -42,9 +42,9 @@
 #include "reprise/base/dtype.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/engine/create_engine.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 
 ABSL_FLAG(std::string, device, "cuda", "cpu or cuda");
 ABSL_FLAG(std::string, preset, "llama-3.1-8b", "llama-3.1-8b, llama-3.2-1b or jargon");
@@ -133,7 +133,7 @@ class Clients {
 
 class Serving {
  public:
-  explicit Serving(LlamaModel* model) : model_(*model), rng_(absl::GetFlag(FLAGS_seed)) {}
+  explicit Serving(DecoderModel* model) : model_(*model), rng_(absl::GetFlag(FLAGS_seed)) {}
 
   absl::StatusOr<nlohmann::json> Run(const std::string& scenario) {
     if (scenario == "trace") return Trace();
@@ -286,7 +286,7 @@ class Serving {
     return json;
   }
 
-  LlamaModel& model_;
+  DecoderModel& model_;
   std::mt19937 rng_;
 };
 
@@ -298,12 +298,12 @@ absl::Status RunAll() {
     return absl::InvalidArgumentError("--device must be cpu or cuda");
   }
   if (device == "cpu") at::set_num_threads(1);
-  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
+  REPRISE_ASSIGN_OR_RETURN(const DecoderConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
   REPRISE_ASSIGN_OR_RETURN(
-      LlamaWeights weights,
+      DecoderWeights weights,
       MakeRandomWeights(config, {.device = c10::Device(device), .dtype = *dtype}));
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LlamaModel> model,
-                           LlamaModel::Create(config, std::move(weights), {}));
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DecoderModel> model,
+                           DecoderModel::Create(config, std::move(weights), {}));
   REPRISE_ASSIGN_OR_RETURN(nlohmann::json json,
                            Serving(model.get()).Run(absl::GetFlag(FLAGS_scenario)));
   json["scenario"] = absl::GetFlag(FLAGS_scenario);

@@ -1,7 +1,7 @@
 #include "tests/golden/golden_model.h"
 
 #include "reprise/base/status_macros.h"
-#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/decoder/decoder_model.h"
 #include "reprise/models/model_folder.h"
 
 namespace reprise {
@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10
 }
 
 bool HasExperts(const Model& model) {
-  const auto* const llama = dynamic_cast<const LlamaModel*>(&model);
+  const auto* const llama = dynamic_cast<const DecoderModel*>(&model);
   return llama != nullptr && llama->config().experts.has_value();
 }
 

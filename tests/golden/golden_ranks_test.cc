@@ -21,7 +21,7 @@
 #include "reprise/base/status_macros.h"
 #include "reprise/distributed/testing/thread_ranks.h"
 #include "reprise/engine/create_engine.h"
-#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 #include "reprise/models/model_folder.h"
 #include "reprise/runner/model.h"
 #include "tests/golden/golden.h"

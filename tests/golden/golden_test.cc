@@ -20,10 +20,10 @@
 #include "gtest/gtest.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layout.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/dense_decoder.h"
 #include "reprise/models/deepseek/dense_mla.h"
 #include "reprise/models/deepseek/mla_model.h"
-#include "reprise/models/llama/dense_llama.h"
-#include "reprise/models/llama/llama_model.h"
 #include "reprise/runner/kv_scales.h"
 #include "reprise/runner/model_runner.h"
 #include "tests/golden/golden_checks.h"
@@ -214,8 +214,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
 // Models with experts.
 using RoutingGoldenTest = GoldenTest;
 
-// A fault of the experts in bfloat16 is seen although positions of another routing do not count: the
-// last layer's change no routing.
+// A fault of the experts in bfloat16 is seen although positions of another routing do not count:
+// the last layer's change no routing.
 TEST_P(RoutingGoldenTest, AFaultOfAnExpertIsNotTakenForRounding) {
   const auto exact = Load(DType::kFloat32);
   const auto model = Load(DType::kBFloat16);
@@ -228,7 +228,7 @@ TEST_P(RoutingGoldenTest, AFaultOfAnExpertIsNotTakenForRounding) {
                          [](const SixteenBitError& error) { return error.rms > error.allowed; });
   };
   EXPECT_EQ(num_large(), 0);
-  const auto& weights = dynamic_cast<const LlamaModel&>(*model).weights();
+  const auto& weights = dynamic_cast<const DecoderModel&>(*model).weights();
   at::Tensor(weights.layers.back().experts->down.weight()).select(0, 0).mul_(2);
   EXPECT_GE(num_large(), 2);
 }
@@ -324,7 +324,7 @@ class QuantisedGoldenTest : public GoldenTest {
         const auto part = [&](bool is_v) {
           return [&stored, is_v](int layer, const at::Tensor& x) { return stored(layer, is_v, x); };
         };
-        all = DenseLogits(dynamic_cast<const LlamaModel&>(*exact_), inputs[i],
+        all = DenseLogits(dynamic_cast<const DecoderModel&>(*exact_), inputs[i],
                           {.keys = part(false), .values = part(true)});
       }
       logits.push_back(all.narrow(0, all.size(0) - num_tokens, num_tokens));

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
-#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 
 namespace reprise {
 

@@ -16,7 +16,7 @@
 #include "reprise/distributed/testing/counting_collectives.h"
 #include "reprise/distributed/testing/thread_ranks.h"
 #include "reprise/engine/create_engine.h"
-#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 #include "reprise/models/model_folder.h"
 #include "reprise/runner/model.h"
 #include "reprise/runner/model_runner.h"

@@ -1,5 +1,5 @@
-// The rule of base/dependent_launch.cuh, held by all kernels of a decode step: delays in each kernel
-// in turn, and random ones in the others, change no bit.
+// The rule of base/dependent_launch.cuh, held by all kernels of a decode step: delays in each
+// kernel in turn, and random ones in the others, change no bit.
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/equal.h>
@@ -18,9 +18,9 @@
 
 #include "gtest/gtest.h"
 #include "reprise/base/status_macros.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 #include "reprise/runner/model_runner.h"
 #include "reprise/runner/ops/fp8/quantise_weight.h"
 #include "reprise/runner/ops/linear.h"
@@ -106,7 +106,7 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
 
   absl::Status Create() {
     REPRISE_RETURN_IF_ERROR(delays_.status());
-    REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset("llama-3.1-8b"));
+    REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LlamaPreset("llama-3.1-8b"));
     // Products large enough to be timed, and so for kernels of our own.
     config.hidden_size = 2048;
     config.intermediate_size = 4096;
@@ -114,11 +114,11 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
     config.num_kv_heads = 4;
     config.num_layers = kNumLayers;
     config.vocab_size = 4096;
-    REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights,
+    REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights,
                              MakeRandomWeights(config, {.device = c10::Device(c10::kCUDA, 0),
                                                         .dtype = DType::kBFloat16}));
     if (GetParam().has_fp8_weights) {
-      for (LlamaLayerWeights& layer : weights.layers) {
+      for (DecoderLayerWeights& layer : weights.layers) {
         for (Linear* product : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
           REPRISE_ASSIGN_OR_RETURN(QuantisedWeight small,
                                    QuantiseWeight(product->weight(), ScaledBy::kBlock));
@@ -128,7 +128,7 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
         }
       }
     }
-    REPRISE_ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, std::move(weights), {}));
+    REPRISE_ASSIGN_OR_RETURN(model_, DecoderModel::Create(config, std::move(weights), {}));
     const int num_rows = GetParam().num_rows, num_drafts = GetParam().num_drafts;
     const DelayedLaunches::Scope scope(delays_);
     REPRISE_ASSIGN_OR_RETURN(
@@ -210,7 +210,7 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
   static constexpr int kMaxSeqLen = kBlocks * 16;
 
   DelayedLaunches delays_{kMaxLaunches};
-  std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<DecoderModel> model_;
   std::unique_ptr<ModelRunner> runner_;
   bool has_run_ = false;
 };

@@ -21,9 +21,9 @@
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/testing/allocation_counter.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 #include "reprise/runner/model_runner.h"
 #include "reprise/runner/sampling/logits_params.h"
 #include "reprise/runner/speculation/draft_heads.h"
@@ -104,11 +104,11 @@ class SteadyDecodeTest : public testing::Test {
   absl::Status Start() {
     rows_.clear();
     runner_.reset();
-    REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaPreset("jargon"));
-    REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights,
+    REPRISE_ASSIGN_OR_RETURN(const DecoderConfig config, LlamaPreset("jargon"));
+    REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights,
                              MakeRandomWeights(config, {.device = c10::Device(c10::kCUDA, 0),
                                                         .dtype = DType::kBFloat16}));
-    REPRISE_ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, std::move(weights), {}));
+    REPRISE_ASSIGN_OR_RETURN(model_, DecoderModel::Create(config, std::move(weights), {}));
     // Its own draft, or with the states that heads read.
     if (speculation_.draft_model() != nullptr) {
       speculation_.proposer = ModelProposer{*model_};
@@ -164,7 +164,7 @@ class SteadyDecodeTest : public testing::Test {
     return absl::OkStatus();
   }
 
-  std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<DecoderModel> model_;
   std::unique_ptr<WithStates> with_states_;
   std::unique_ptr<ModelRunner> runner_;
   std::vector<ScheduledRow> rows_;
@@ -174,8 +174,8 @@ class SteadyDecodeTest : public testing::Test {
 
 enum class Copies { kNone, kOnDevice };
 
-// No wait for the device but for the fence of a step's tokens, no copy but those that are `allowed`, no
-// allocation.
+// No wait for the device but for the fence of a step's tokens, no copy but those that are
+// `allowed`, no allocation.
 void ExpectNothingWaits(const DeviceTrace& trace, Copies allowed = Copies::kNone) {
   for (const auto& [name, count] : trace.runtime_calls) {
     SCOPED_TRACE(testing::Message() << name << " x " << count);
@@ -201,8 +201,8 @@ TEST_F(SteadyDecodeTest, AStepIsOneRefillOneGraphAndOneSampling) {
   ExpectNothingWaits(*trace);
 }
 
-// No kernel more for what drafters read: refill writes it. Heads that attend have one, which keeps the
-// states of the step.
+// No kernel more for what drafters read: refill writes it. Heads that attend have one, which keeps
+// the states of the step.
 TEST_F(SteadyDecodeTest, APlainStepHasTheSameKernelsWhateverCouldPropose) {
   const auto count_kernels = [&] {
     const auto trace = TraceDevice([&] { return Run(kNumSteps); });

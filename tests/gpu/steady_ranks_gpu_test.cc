@@ -1,5 +1,6 @@
-// The CUDA calls of a steady decode step of a model that is divided over ranks, counted by CUPTI: one
-// graph launch, what chooses the tokens, no copy, no wait for the device before the next launch.
+// The CUDA calls of a steady decode step of a model that is divided over ranks, counted by CUPTI:
+// one graph launch, what chooses the tokens, no copy, no wait for the device before the next
+// launch.
 //
 // RanksGpuTest.* fork their ranks before anything has touched CUDA: run them by themselves.
 
@@ -24,9 +25,9 @@
 #include "reprise/distributed/process_group.h"
 #include "reprise/distributed/share.h"
 #include "reprise/distributed/testing/rank_reports.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 #include "reprise/runner/model_runner.h"
 #include "tests/benchmarks/device/device_trace.h"
 
@@ -44,13 +45,13 @@ class SteadyRank {
                                                             const SamplingParams& sampling,
                                                             std::optional<bool> shards = true) {
     std::unique_ptr<SteadyRank> rank(new SteadyRank);
-    REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaPreset("jargon"));
+    REPRISE_ASSIGN_OR_RETURN(const DecoderConfig config, LlamaPreset("jargon"));
     REPRISE_ASSIGN_OR_RETURN(
-        LlamaWeights weights,
+        DecoderWeights weights,
         MakeRandomWeights(
             config, {.device = device, .dtype = DType::kBFloat16, .ranks = RanksOf(collectives)}));
-    REPRISE_ASSIGN_OR_RETURN(
-        rank->model_, LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
+    REPRISE_ASSIGN_OR_RETURN(rank->model_, DecoderModel::Create(config, std::move(weights),
+                                                                {.collectives = collectives}));
     REPRISE_ASSIGN_OR_RETURN(
         rank->runner_,
         ModelRunner::Create(rank->model_.get(), {.max_num_seqs = 8,
@@ -101,7 +102,7 @@ class SteadyRank {
  private:
   SteadyRank() = default;
 
-  std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<DecoderModel> model_;
   std::unique_ptr<ModelRunner> runner_;
   std::vector<ScheduledRow> rows_;
   std::vector<int32_t> tokens_;
@@ -144,8 +145,8 @@ absl::StatusOr<DeviceTrace> TraceSteps(SteadyRank& rank, int num_tops) {
   return trace;
 }
 
-// Rank 0 of two without the other, whose choices stay none. What it does on its device is what it does
-// among others, but for their messages.
+// Rank 0 of two without the other, whose choices stay none. What it does on its device is what it
+// does among others, but for their messages.
 class LoneRank final : public Collectives {
  public:
   LoneRank() : Collectives({.rank = 0, .world = 2}) {}

@@ -19,7 +19,7 @@
 #include "reprise/base/torch_dtype.h"
 #include "reprise/hf/safetensors_writer.h"
 #include "reprise/hf/tensor_view.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_weights.h"
 #include "reprise/runner/ops/linear.h"
 
 namespace reprise {

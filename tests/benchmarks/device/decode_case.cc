@@ -49,7 +49,7 @@ double MeanNewTokens(const DecodeCase& c) {
 // Sequences in the middle of their texts: `batch` slots with `seq_len` random keys each.
 class DecodingBatch {
  public:
-  static absl::StatusOr<DecodingBatch> Create(LlamaModel& model, const DecodeCase& c) {
+  static absl::StatusOr<DecodingBatch> Create(DecoderModel& model, const DecodeCase& c) {
     // Rejected drafts take no room in the end, but the last step's may be accepted.
     const int num_steps = kNumWarmupSteps + kNumTracedSteps + c.num_timed_steps * c.num_samples +
                           1 + 4 * c.num_drafts;
@@ -208,9 +208,9 @@ class DecodingBatch {
   int num_launches_ = 0;
 };
 
-std::vector<const Linear*> ProductsOf(const LlamaModel& model) {
+std::vector<const Linear*> ProductsOf(const DecoderModel& model) {
   std::vector<const Linear*> products;
-  for (const LlamaLayerWeights& layer : model.weights().layers) {
+  for (const DecoderLayerWeights& layer : model.weights().layers) {
     products.insert(products.end(), {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down});
   }
   products.push_back(&model.weights().lm_head);
@@ -219,7 +219,7 @@ std::vector<const Linear*> ProductsOf(const LlamaModel& model) {
 
 // All products of a step in the model's order: the weights of the other layers evict each layer's
 // from the caches.
-absl::StatusOr<double> TimeProducts(const LlamaModel& model, int batch) {
+absl::StatusOr<double> TimeProducts(const DecoderModel& model, int batch) {
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LinearContext> context,
                            MakeLinearContext(model.spec().device, {}));
   std::vector<at::Tensor> inputs;
@@ -249,21 +249,21 @@ double WeightBytesOf(const Linear& product) {
   return bytes;
 }
 
-double WeightBytes(const LlamaModel& model) {
+double WeightBytes(const DecoderModel& model) {
   double bytes = static_cast<double>(model.weights().final_norm.nbytes());
   for (const Linear* product : ProductsOf(model)) bytes += WeightBytesOf(*product);
-  for (const LlamaLayerWeights& layer : model.weights().layers) {
+  for (const DecoderLayerWeights& layer : model.weights().layers) {
     bytes += static_cast<double>(layer.input_norm.nbytes() + layer.mlp_norm.nbytes());
   }
   return bytes;
 }
 
 // DecodeResult::part_bytes for steps of num_tokens tokens.
-std::map<std::string, double> PartBytes(const LlamaModel& model, int num_tokens, double kv_bytes,
+std::map<std::string, double> PartBytes(const DecoderModel& model, int num_tokens, double kv_bytes,
                                         double new_kv_bytes) {
   std::map<std::string, double> bytes = {{"attention", kv_bytes}};
   const double row_bytes = num_tokens * model.weights().embedding.element_size();
-  for (const LlamaLayerWeights& layer : model.weights().layers) {
+  for (const DecoderLayerWeights& layer : model.weights().layers) {
     bytes["qkv"] += WeightBytesOf(layer.qkv);
     bytes["o"] += WeightBytesOf(layer.o);
     bytes["gate_up"] += WeightBytesOf(*layer.gate_up);
@@ -281,7 +281,7 @@ std::map<std::string, double> PartBytes(const LlamaModel& model, int num_tokens,
 
 }  // namespace
 
-absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
+absl::StatusOr<DecodeResult> MeasureDecode(DecoderModel& model, const DecodeCase& decode_case,
                                            const MemoryRates& limits) {
   return CatchTorchOr([&]() -> absl::StatusOr<DecodeResult> {
     c10::cuda::CUDACachingAllocator::emptyCache();

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "reprise/distributed/collectives.h"
 #include "reprise/graphs/graph_set.h"
-#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/decoder/decoder_model.h"
 #include "reprise/runner/model_runner_options.h"
 #include "tests/benchmarks/device/memory_rates.h"
 #include "tests/benchmarks/device/step_trace.h"
@@ -32,8 +32,9 @@ struct DecodeCase {
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
   // Drafts of each row, given by the host; nearly all are rejected. 0: plain decodes.
   int num_drafts = 0;
-  // Above 0: each draft is right with this probability. The model's head must be zero: then it chooses
-  // token 0, whatever it reads, and what is right is known. The rows' texts grow by what is accepted.
+  // Above 0: each draft is right with this probability. The model's head must be zero: then it
+  // chooses token 0, whatever it reads, and what is right is known. The rows' texts grow by what is
+  // accepted.
   double acceptance = 0;
   int num_timed_steps = 60;
   // Of a model that is divided over ranks, all of which measure the same case; null: one rank.
@@ -65,11 +66,11 @@ struct DecodeResult {
   std::map<std::string, double> part_bytes;
 };
 
-// With ranks, the numbers are this rank's: its weights, its keys, its kernels. Before each step rank 0
-// broadcasts as many bytes as RankedSteps does (engine/ranked_steps.h).
+// With ranks, the numbers are this rank's: its weights, its keys, its kernels. Before each step
+// rank 0 broadcasts as many bytes as RankedSteps does (engine/ranked_steps.h).
 // Errors: ResourceExhausted if the point does not fit into the device's memory; else those of the
 // runner.
-absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
+absl::StatusOr<DecodeResult> MeasureDecode(DecoderModel& model, const DecodeCase& decode_case,
                                            const MemoryRates& limits);
 
 }  // namespace reprise

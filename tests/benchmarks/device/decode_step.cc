@@ -43,8 +43,8 @@
 #include "reprise/distributed/launch.h"
 #include "reprise/distributed/process_group.h"
 #include "reprise/distributed/share.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 #include "reprise/runner/ops/fp8/quantise_weight.h"
 #include "reprise/runner/ops/linear.h"
 #include "tests/benchmarks/device/decode_case.h"
@@ -130,9 +130,9 @@ absl::StatusOr<std::vector<double>> Acceptances() {
 
 // The layers' products with weights of 8 bits, as checkpoints have them: embedding and head stay.
 // Prints how far off the products of the first layer are.
-absl::Status Quantise(ScaledBy scaled_by, LlamaWeights& weights) {
+absl::Status Quantise(ScaledBy scaled_by, DecoderWeights& weights) {
   double error = 0, size = 0;
-  for (LlamaLayerWeights& layer : weights.layers) {
+  for (DecoderLayerWeights& layer : weights.layers) {
     for (Linear* product : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
       REPRISE_ASSIGN_OR_RETURN(QuantisedWeight small, QuantiseWeight(product->weight(), scaled_by));
       REPRISE_ASSIGN_OR_RETURN(
@@ -289,10 +289,10 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
   if (cascades.empty()) return absl::InvalidArgumentError("--cascade must be off, auto or both");
 
   REPRISE_ASSIGN_OR_RETURN(const MemoryRates limits, MeasureMemoryRates());
-  REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
+  REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_index));
   REPRISE_ASSIGN_OR_RETURN(
-      LlamaWeights weights,
+      DecoderWeights weights,
       MakeRandomWeights(config,
                         {.device = device, .dtype = *dtype, .ranks = RanksOf(collectives)}));
   const std::string kind = absl::GetFlag(FLAGS_weights);
@@ -306,8 +306,8 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
     at::Tensor(weights.lm_head.weight()).zero_();  // every logit is 0: the first token is chosen
   }
   REPRISE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<LlamaModel> model,
-      LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
+      const std::unique_ptr<DecoderModel> model,
+      DecoderModel::Create(config, std::move(weights), {.collectives = collectives}));
   std::vector<std::string> rows;
   std::string tables;  // of kernels
   std::vector<DecodeCase> cases;

@@ -4,11 +4,11 @@
 //   launch_bench --rows 1,8,64 --steps 4000
 //   launch_bench --device cpu --rows 1 --steps 200
 //
-// Prints a JSON line for each number of rows: the median and the 90th percentile of the microseconds
-// inside Launch(). Fails if the steps are not replayed from a graph. Await() is not timed. The
-// program calls Await() as an engine does, when RunnerShape::max_steps_in_flight steps are in
-// flight. On a GPU, Launch() enqueues the step. On the CPU, Launch() computes the step, so the time
-// includes the recorded forward pass of the model.
+// Prints a JSON line for each number of rows: the median and the 90th percentile of the
+// microseconds inside Launch(). Fails if the steps are not replayed from a graph. Await() is not
+// timed. The program calls Await() as an engine does, when RunnerShape::max_steps_in_flight steps
+// are in flight. On a GPU, Launch() enqueues the step. On the CPU, Launch() computes the step, so
+// the time includes the recorded forward pass of the model.
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -32,13 +32,13 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 #include "reprise/runner/model_runner.h"
 #include "tests/benchmarks/device/length_list.h"
 
-ABSL_FLAG(std::string, preset, "jargon", "a name of examples/models/llama/public_configs.h");
+ABSL_FLAG(std::string, preset, "jargon", "a name of examples/models/decoder/public_configs.h");
 ABSL_FLAG(std::string, device, "auto", "cpu, cuda or auto");
 ABSL_FLAG(std::string, rows, "1,8,64", "numbers of rows, as ParseLengths() takes them");
 ABSL_FLAG(int, steps, 4000, "timed steps for each number of rows");
@@ -182,10 +182,10 @@ absl::Status RunAll() {
   }
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChosenDevice());
   if (device.is_cpu()) at::set_num_threads(1);
-  REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
-  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, MakeRandomWeights(config, {.device = device}));
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LlamaModel> model,
-                           LlamaModel::Create(config, std::move(weights), {}));
+  REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
+  REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights, MakeRandomWeights(config, {.device = device}));
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DecoderModel> model,
+                           DecoderModel::Create(config, std::move(weights), {}));
   for (const int num_rows : rows) {
     REPRISE_ASSIGN_OR_RETURN(const nlohmann::json result,
                              Measure(model.get(), num_rows, num_steps, context));

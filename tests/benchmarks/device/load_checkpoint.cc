@@ -8,10 +8,11 @@
 // Writes the folder with random weights, so that its files are in the page cache, loads it --repeat
 // times, and prints a JSON line a time:
 //   gb          bytes of the weights that the process loads, in 1e9: with --ranks those of a rank
-//   load_s      until LlamaModel's weights are on the device; on the CPU, where much stays in the
+//   load_s      until DecoderModel's weights are on the device; on the CPU, where much stays in the
 //               mapped files, until every page of them has been looked at
 //   gb_per_s    of these
-//   all_s       load_s, scaled to the layers of the whole model: what --gb left out takes the time of as
+//   all_s       load_s, scaled to the layers of the whole model: what --gb left out takes the time
+//   of as
 //               many bytes
 //   peak_host   the process's largest resident set during the loading, less that before it, as a
 //               multiple of the weights
@@ -47,12 +48,12 @@
 #include "reprise/distributed/process_group.h"
 #include "reprise/hf/tensor_view.h"
 #include "reprise/hf/weights.h"
-#include "reprise/models/llama/llama_config.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
-#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 
-ABSL_FLAG(std::string, model, "llama-3.1-8b", "a name of examples/models/llama/public_configs.h");
+ABSL_FLAG(std::string, model, "llama-3.1-8b", "a name of examples/models/decoder/public_configs.h");
 ABSL_FLAG(double, gb, 0, "at least so many GB of weights, by fewer layers; 0: all layers");
 ABSL_FLAG(std::string, dir, "/dev/shm/reprise-load", "folder to write and remove");
 ABSL_FLAG(std::string, device, "auto", "cpu, cuda or auto");
@@ -72,9 +73,9 @@ double SecondsSince(Clock::time_point begin) {
 }
 
 // Of a checkpoint.
-int64_t BytesOf(const LlamaConfig& config) {
+int64_t BytesOf(const DecoderConfig& config) {
   int64_t num_elements = 0;
-  for (const ExpectedTensor& tensor : LlamaTensors(config)) {
+  for (const ExpectedTensor& tensor : DecoderTensors(config)) {
     num_elements += *NumElements(tensor.shape);
   }
   return num_elements * SizeOf(config.dtype.value_or(DType::kBFloat16));
@@ -87,7 +88,7 @@ absl::StatusOr<nlohmann::json> ChosenConfig() {
   for (int num_layers = 1; num_layers < config["num_hidden_layers"]; ++num_layers) {
     nlohmann::json smaller = config;
     smaller["num_hidden_layers"] = num_layers;
-    REPRISE_ASSIGN_OR_RETURN(const LlamaConfig parsed, ParseLlamaConfig(smaller));
+    REPRISE_ASSIGN_OR_RETURN(const DecoderConfig parsed, ParseDecoderConfig(smaller));
     if (static_cast<double>(BytesOf(parsed)) >= absl::GetFlag(FLAGS_gb) * 1e9) return smaller;
   }
   return config;
@@ -134,12 +135,12 @@ int64_t Touch(const at::Tensor& tensor) {
 }
 
 // The large tensors of a rank; norms are left out.
-std::vector<at::Tensor> MatricesOf(const LlamaWeights& weights) {
+std::vector<at::Tensor> MatricesOf(const DecoderWeights& weights) {
   std::vector<at::Tensor> matrices = {weights.embedding};
   if (!weights.lm_head.weight().is_alias_of(weights.embedding)) {
     matrices.push_back(weights.lm_head.weight());
   }
-  for (const LlamaLayerWeights& layer : weights.layers) {
+  for (const DecoderLayerWeights& layer : weights.layers) {
     for (const Linear* linear : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
       matrices.push_back(linear->weight());
     }
@@ -147,7 +148,7 @@ std::vector<at::Tensor> MatricesOf(const LlamaWeights& weights) {
   return matrices;
 }
 
-int64_t BytesOf(const LlamaWeights& weights) {
+int64_t BytesOf(const DecoderWeights& weights) {
   int64_t bytes = 0;
   for (const at::Tensor& matrix : MatricesOf(weights)) {
     bytes += static_cast<int64_t>(matrix.nbytes());
@@ -155,25 +156,26 @@ int64_t BytesOf(const LlamaWeights& weights) {
   return bytes;
 }
 
-int64_t TouchAll(const LlamaWeights& weights) {
+int64_t TouchAll(const DecoderWeights& weights) {
   int64_t sum = 0;
   for (const at::Tensor& matrix : MatricesOf(weights)) sum += Touch(matrix);
   return sum;
 }
 
 // How many times the bytes of `config` the whole model has.
-absl::StatusOr<double> WholeModel(const LlamaConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig whole, LlamaPreset(absl::GetFlag(FLAGS_model)));
+absl::StatusOr<double> WholeModel(const DecoderConfig& config) {
+  REPRISE_ASSIGN_OR_RETURN(const DecoderConfig whole, LlamaPreset(absl::GetFlag(FLAGS_model)));
   return static_cast<double>(BytesOf(whole)) / static_cast<double>(BytesOf(config));
 }
 
-absl::Status LoadOnce(const std::string& folder, const LlamaConfig& config,
+absl::Status LoadOnce(const std::string& folder, const DecoderConfig& config,
                       const LoadWeightsOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(const double whole, WholeModel(config));
   ForgetPeak();
   const int64_t before = PeakResidentBytes();
   const Clock::time_point begin = Clock::now();
-  REPRISE_ASSIGN_OR_RETURN(const LlamaWeights weights, LoadLlamaWeights(folder, config, options));
+  REPRISE_ASSIGN_OR_RETURN(const DecoderWeights weights,
+                           LoadDecoderWeights(folder, config, options));
   int64_t touched = 0;
   if (options.device.is_cpu()) touched = TouchAll(weights);
   const double seconds = SecondsSince(begin);
@@ -215,7 +217,7 @@ absl::Status LoadAs(const Ranks& ranks, int device_index, Collectives& all) {
   if (all.ranks().rank == 0) REPRISE_RETURN_IF_ERROR(WriteFolder(folder, json));
   REPRISE_RETURN_IF_ERROR(all.Barrier());
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChosenDevice(device_index));
-  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LoadLlamaConfig(folder));
+  REPRISE_ASSIGN_OR_RETURN(const DecoderConfig config, LoadDecoderConfig(folder));
   absl::Status status;
   for (int i = 0; i < absl::GetFlag(FLAGS_repeat) && status.ok(); ++i) {
     status = LoadOnce(folder, config, {.device = device, .dtype = dtype, .ranks = ranks});

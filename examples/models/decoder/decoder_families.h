@@ -1,10 +1,10 @@
 // Unstable: any version may change this header (docs/embedding.md).
 //
 // The families of models of the Llama kind: the name of each in config.json, its defaults there,
-// and the blocks (LlamaConfig) that it chooses.
+// and the blocks (DecoderConfig) that it chooses.
 //
 //   family   what is its own
-//   Llama    the blocks that LlamaConfig begins with; biases by attention_bias and mlp_bias
+//   Llama    the blocks that DecoderConfig begins with; biases by attention_bias and mlp_bias
 //   Mistral  a sliding window in all layers, unless it is null
 //   Qwen 2   biases on q, k and v; windows in the layers that layer_types or max_window_layers say
 //   Qwen 3   a norm with weights of each head of q and k; windows as Qwen 2
@@ -19,13 +19,13 @@
 //   Gemma 3  as Gemma 2, without soft caps; norms of q and k; five layers of a window, with a RoPE
 //            of their own, to a full one
 //
-//   REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* family, FindLlamaFamily(fields));
+//   REPRISE_ASSIGN_OR_RETURN(const DecoderFamily* family, FindDecoderFamily(fields));
 //   REPRISE_RETURN_IF_ERROR(family->read(fields, config));
 //
 // docs/models.md describes how to add one. Thread safety: const data, pure functions.
 
-#ifndef REPRISE_MODELS_LLAMA_LLAMA_FAMILIES_H_
-#define REPRISE_MODELS_LLAMA_LLAMA_FAMILIES_H_
+#ifndef REPRISE_MODELS_DECODER_DECODER_FAMILIES_H_
+#define REPRISE_MODELS_DECODER_DECODER_FAMILIES_H_
 
 #include <optional>
 #include <vector>
@@ -34,11 +34,11 @@
 #include "absl/status/statusor.h"
 #include "reprise/hf/config_fields.h"
 #include "reprise/hf/json_fields.h"
-#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 
 namespace reprise {
 
-struct LlamaFamily {
+struct DecoderFamily {
   Architecture architecture;
   ModelKind kind;
   // The defaults of fields that config.json leaves out.
@@ -50,15 +50,15 @@ struct LlamaFamily {
   const char* activation_field = "hidden_act";
   Activation default_activation = Activation::kSilu;
   // Reads the family's own members; those of all families are in `config` already.
-  absl::Status (*read)(const JsonFields& fields, LlamaConfig& config);
+  absl::Status (*read)(const JsonFields& fields, DecoderConfig& config);
 };
 
 // The kind of each family, in the order of the table of families.
-std::vector<ModelKind> LlamaKinds();
+std::vector<ModelKind> DecoderKinds();
 
 // Errors: those of FindModelKind().
-absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields);
+absl::StatusOr<const DecoderFamily*> FindDecoderFamily(const JsonFields& fields);
 
 }  // namespace reprise
 
-#endif  // REPRISE_MODELS_LLAMA_LLAMA_FAMILIES_H_
+#endif  // REPRISE_MODELS_DECODER_DECODER_FAMILIES_H_

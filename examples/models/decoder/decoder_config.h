@@ -4,19 +4,19 @@
 // kind: decoder layers of grouped-query attention and a gated feed-forward, normalised by their
 // root mean square.
 //
-//   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig("models/jargon-llama"));
+//   REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LoadDecoderConfig("models/jargon-llama"));
 //   std::vector<float> frequencies = RopeFrequencies(config.rope, config.head_dim);
 //
-// A family of models is a choice among the fields below; llama_families.h holds the table of these
-// choices. After this file, only the names of the tensors depend on the family.
+// A family of models is a choice among the fields below; decoder_families.h holds the table of
+// these choices. After this file, only the names of the tensors depend on the family.
 //
 // Every number is checked here, against its own range and against the others, so that the model's
 // code may multiply them without overflow checks. A field that would change the results and is not
 // implemented is refused by name.
 // Thread safety: pure functions.
 
-#ifndef REPRISE_MODELS_LLAMA_LLAMA_CONFIG_H_
-#define REPRISE_MODELS_LLAMA_LLAMA_CONFIG_H_
+#ifndef REPRISE_MODELS_DECODER_DECODER_CONFIG_H_
+#define REPRISE_MODELS_DECODER_DECODER_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -32,7 +32,7 @@
 
 namespace reprise {
 
-// The known families; see llama_families.h.
+// The known families; see decoder_families.h.
 enum class Architecture {
   kLlama,
   kMistral,
@@ -74,7 +74,7 @@ enum class RopePairs : int8_t {
   kNeighbours,  // 2 d and 2 d + 1; loading reorders the rows of q and k, so that steps see halves
 };
 
-struct LlamaConfig {
+struct DecoderConfig {
   Architecture architecture = Architecture::kLlama;
 
   int hidden_size = 0;
@@ -131,7 +131,7 @@ struct LlamaConfig {
 };
 
 // Reads the members of config.json: those of all families here, and its family's own
-// (llama_families.h). Fields that files commonly leave out have Hugging Face's defaults:
+// (decoder_families.h). Fields that files commonly leave out have Hugging Face's defaults:
 //   num_key_value_heads  num_attention_heads        tie_word_embeddings   false; Gemma: true
 //   head_dim             hidden_size / heads, or the family's own
 //   hidden_act           "silu" ("swish")           rope_theta            10000; Llama 4: 500000
@@ -144,11 +144,11 @@ struct LlamaConfig {
 //     the vocabulary, as many layer_types as there are not layers
 //   an architecture, activation, RoPE type, quantization or mixture of experts that is not
 //     implemented
-absl::StatusOr<LlamaConfig> ParseLlamaConfig(const nlohmann::json& config);
+absl::StatusOr<DecoderConfig> ParseDecoderConfig(const nlohmann::json& config);
 
 // The config of a folder. Errors: those of LoadModelConfig().
-absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder);
+absl::StatusOr<DecoderConfig> LoadDecoderConfig(const std::string& folder);
 
 }  // namespace reprise
 
-#endif  // REPRISE_MODELS_LLAMA_LLAMA_CONFIG_H_
+#endif  // REPRISE_MODELS_DECODER_DECODER_CONFIG_H_

@@ -1,4 +1,4 @@
-#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,8 +16,8 @@
 #include "reprise/hf/element_conversion.h"
 #include "reprise/hf/safetensors_writer.h"
 #include "reprise/hf/tensor_view.h"
-#include "reprise/models/llama/llama_config.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/decoder_weights.h"
 
 namespace reprise {
 namespace {
@@ -87,7 +87,7 @@ absl::Status WriteShards(const std::string& folder,
 
 absl::Status WriteRandomCheckpoint(const std::string& folder, const nlohmann::json& config,
                                    const RandomCheckpointOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig parsed, ParseLlamaConfig(config));
+  REPRISE_ASSIGN_OR_RETURN(const DecoderConfig parsed, ParseDecoderConfig(config));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -96,7 +96,7 @@ absl::Status WriteRandomCheckpoint(const std::string& folder, const nlohmann::js
   REPRISE_RETURN_IF_ERROR(WriteJson(folder + "/config.json", config));
 
   const DType dtype = parsed.dtype.value_or(DType::kBFloat16);
-  const std::vector<ExpectedTensor> expected = LlamaTensors(parsed);
+  const std::vector<ExpectedTensor> expected = DecoderTensors(parsed);
   int64_t largest = 0;
   for (const ExpectedTensor& tensor : expected) {
     largest = std::max(largest, *NumElements(tensor.shape));

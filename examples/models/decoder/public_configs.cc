@@ -1,4 +1,4 @@
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/public_configs.h"
 
 #include <array>
 #include <string>
@@ -114,9 +114,9 @@ absl::StatusOr<nlohmann::json> PublicConfig(std::string_view name) {
       absl::StrCat("model: expected ", names, ", got ", std::string(name)));
 }
 
-absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name) {
+absl::StatusOr<DecoderConfig> LlamaPreset(std::string_view name) {
   REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config, PublicConfig(name));
-  return ParseLlamaConfig(config);
+  return ParseDecoderConfig(config);
 }
 
 nlohmann::json InSmall(nlohmann::json config) {

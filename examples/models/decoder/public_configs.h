@@ -3,28 +3,28 @@
 // config.json of published models, member by member, for tests and benchmarks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(nlohmann::json json, PublicConfig("llama-3.1-8b"));
-//   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset("llama-3.1-8b"));
+//   REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LlamaPreset("llama-3.1-8b"));
 //
 // Thread safety: pure functions.
 
-#ifndef REPRISE_MODELS_LLAMA_PUBLIC_CONFIGS_H_
-#define REPRISE_MODELS_LLAMA_PUBLIC_CONFIGS_H_
+#ifndef REPRISE_MODELS_DECODER_PUBLIC_CONFIGS_H_
+#define REPRISE_MODELS_DECODER_PUBLIC_CONFIGS_H_
 
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
-#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 
 namespace reprise {
 
-// "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen2.5-7b", "mistral-7b", "gemma-2-2b", or "jargon":
-// the model that comes with the project. Errors: InvalidArgument naming them.
+// "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "qwen2.5-7b", "mistral-7b", "gemma-2-2b", or
+// "jargon": the model that comes with the project. Errors: InvalidArgument naming them.
 absl::StatusOr<nlohmann::json> PublicConfig(std::string_view name);
 
 // The same, parsed.
-absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name);
+absl::StatusOr<DecoderConfig> LlamaPreset(std::string_view name);
 
 // The names that PublicConfig() accepts.
 std::vector<std::string_view> PublicConfigNames();
@@ -35,4 +35,4 @@ nlohmann::json InSmall(nlohmann::json config);
 
 }  // namespace reprise
 
-#endif  // REPRISE_MODELS_LLAMA_PUBLIC_CONFIGS_H_
+#endif  // REPRISE_MODELS_DECODER_PUBLIC_CONFIGS_H_

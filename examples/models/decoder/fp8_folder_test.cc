@@ -1,6 +1,6 @@
 // A folder with fp8 weights, from its files to logits: the model that comes with the project, its
-// projections quantised as checkpoints have it, beside the same model with the dequantised values as
-// weights of 16 or 32 bits. Scales are powers of two, so that those are the same numbers.
+// projections quantised as checkpoints have it, beside the same model with the dequantised values
+// as weights of 16 or 32 bits. Scales are powers of two, so that those are the same numbers.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>

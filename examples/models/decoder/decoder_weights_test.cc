@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_weights.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -22,7 +22,7 @@
 #include "reprise/base/torch_dtype.h"
 #include "reprise/hf/safetensors_writer.h"
 #include "reprise/hf/tensor_view.h"
-#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/decoder/decoder_model.h"
 
 namespace reprise {
 namespace {
@@ -31,8 +31,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-LlamaConfig TinyConfig() {
-  LlamaConfig config;
+DecoderConfig TinyConfig() {
+  DecoderConfig config;
   config.hidden_size = 6;
   config.intermediate_size = 10;
   config.num_layers = 2;
@@ -49,10 +49,10 @@ LlamaConfig TinyConfig() {
 // A checkpoint of random values in a folder of its own.
 class CheckpointFile {
  public:
-  CheckpointFile(const std::string& name, const LlamaConfig& config, DType dtype)
+  CheckpointFile(const std::string& name, const DecoderConfig& config, DType dtype)
       : folder_(std::filesystem::path(testing::TempDir()) / name) {
     std::filesystem::create_directories(folder_);
-    for (const ExpectedTensor& expected : LlamaTensors(config)) {
+    for (const ExpectedTensor& expected : DecoderTensors(config)) {
       tensors_[expected.name] = at::randn(expected.shape).to(ToScalarType(dtype));
     }
     Write(dtype);
@@ -86,19 +86,19 @@ class CheckpointFile {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-LlamaWeights Loaded(const CheckpointFile& file, const LlamaConfig& config,
-                    const LoadWeightsOptions& options) {
-  auto weights = LoadLlamaWeights(file.folder(), config, options);
+DecoderWeights Loaded(const CheckpointFile& file, const DecoderConfig& config,
+                      const LoadWeightsOptions& options) {
+  auto weights = LoadDecoderWeights(file.folder(), config, options);
   CHECK(weights.ok()) << weights.status();
   return *std::move(weights);
 }
 
-TEST(LlamaWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
+TEST(DecoderWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
   const CheckpointFile file("fused", TinyConfig(), DType::kFloat32);
-  const LlamaWeights weights = Loaded(file, TinyConfig(), {});
+  const DecoderWeights weights = Loaded(file, TinyConfig(), {});
   ASSERT_EQ(weights.layers.size(), 2u);
   const std::string layer = "model.layers.1.";
-  const LlamaLayerWeights& loaded = weights.layers[1];
+  const DecoderLayerWeights& loaded = weights.layers[1];
   const auto expect_equal = [](const at::Tensor& got, const std::vector<at::Tensor>& parts) {
     EXPECT_TRUE(at::equal(got, at::cat(parts)));
   };
@@ -122,13 +122,13 @@ TEST(LlamaWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
   expect_equal(weights.lm_head.weight(), {file["lm_head.weight"]});
 }
 
-TEST(LlamaWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
+  DecoderConfig config = TinyConfig();
   config.qkv_bias = false;
   config.o_bias = false;
   config.mlp_bias = true;
   const CheckpointFile file("mlp_bias", config, DType::kFloat32);
-  const LlamaWeights weights = Loaded(file, config, {});
+  const DecoderWeights weights = Loaded(file, config, {});
   EXPECT_FALSE(weights.layers[0].qkv.bias().has_value());
   EXPECT_TRUE(at::equal(*weights.layers[0].gate_up->bias(),
                         at::cat({file["model.layers.0.mlp.gate_proj.bias"],
@@ -137,14 +137,14 @@ TEST(LlamaWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
       at::equal(*weights.layers[0].down->bias(), file["model.layers.0.mlp.down_proj.bias"]));
 }
 
-TEST(LlamaWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
+  DecoderConfig config = TinyConfig();
   config.qkv_bias = false;
   config.o_bias = false;
   config.rope_pairs = RopePairs::kNeighbours;
   config.attention = {{}, {.rotates = false}};
   const CheckpointFile file("neighbours", config, DType::kFloat32);
-  const LlamaWeights weights = Loaded(file, config, {});
+  const DecoderWeights weights = Loaded(file, config, {});
   // Rows 0, 2, then 1, 3 of each head of 4.
   const at::Tensor order = at::tensor(std::vector<int64_t>{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
   const at::Tensor& qkv = weights.layers[0].qkv.weight();
@@ -159,14 +159,14 @@ TEST(LlamaWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
                         file["model.layers.1.self_attn.q_proj.weight"]));
 }
 
-TEST(LlamaWeightsTest, NormsThatAFamilyHasAreRead) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderWeightsTest, NormsThatAFamilyHasAreRead) {
+  DecoderConfig config = TinyConfig();
   config.qk_norm = QkNorm::kWeighted;
   config.norm_placement = NormPlacement::kBeforeAndAfter;
   const CheckpointFile file("norms", config, DType::kFloat32);
-  const LlamaWeights weights = Loaded(file, config, {});
+  const DecoderWeights weights = Loaded(file, config, {});
   const std::string layer = "model.layers.1.";
-  const LlamaLayerWeights& loaded = weights.layers[1];
+  const DecoderLayerWeights& loaded = weights.layers[1];
   EXPECT_TRUE(at::equal(*loaded.q_norm, file[layer + "self_attn.q_norm.weight"]));
   EXPECT_TRUE(at::equal(*loaded.k_norm, file[layer + "self_attn.k_norm.weight"]));
   EXPECT_TRUE(at::equal(loaded.input_norm, file[layer + "input_layernorm.weight"]));
@@ -177,22 +177,22 @@ TEST(LlamaWeightsTest, NormsThatAFamilyHasAreRead) {
       at::equal(*loaded.mlp_output_norm, file[layer + "post_feedforward_layernorm.weight"]));
 }
 
-TEST(LlamaWeightsTest, TiedEmbeddingsAreOnePieceOfMemory) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderWeightsTest, TiedEmbeddingsAreOnePieceOfMemory) {
+  DecoderConfig config = TinyConfig();
   config.tie_word_embeddings = true;
   const CheckpointFile file("tied", config, DType::kFloat32);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const LlamaWeights weights = Loaded(file, config, {.dtype = dtype});
+    const DecoderWeights weights = Loaded(file, config, {.dtype = dtype});
     EXPECT_EQ(weights.lm_head.weight().data_ptr(), weights.embedding.data_ptr());
   }
 }
 
-TEST(LlamaWeightsTest, TheDTypeIsTheCheckpointsUnlessAnotherIsAskedFor) {
+TEST(DecoderWeightsTest, TheDTypeIsTheCheckpointsUnlessAnotherIsAskedFor) {
   for (const DType stored : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const CheckpointFile file("dtype", TinyConfig(), stored);
     EXPECT_EQ(Loaded(file, TinyConfig(), {}).dtype, stored);
     for (const DType wanted : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-      const LlamaWeights weights = Loaded(file, TinyConfig(), {.dtype = wanted});
+      const DecoderWeights weights = Loaded(file, TinyConfig(), {.dtype = wanted});
       EXPECT_EQ(weights.dtype, wanted);
       const at::Tensor& qkv = weights.layers[0].qkv.weight();
       EXPECT_TRUE(
@@ -204,14 +204,14 @@ TEST(LlamaWeightsTest, TheDTypeIsTheCheckpointsUnlessAnotherIsAskedFor) {
   }
 }
 
-TEST(LlamaWeightsTest, DoublesAreComputedInFloat32) {
+TEST(DecoderWeightsTest, DoublesAreComputedInFloat32) {
   const CheckpointFile file("float64", TinyConfig(), DType::kFloat64);
   EXPECT_EQ(Loaded(file, TinyConfig(), {}).dtype, DType::kFloat32);
 }
 
-TEST(LlamaWeightsTest, WhatNeedsNoChangeStaysInTheMappedFile) {
+TEST(DecoderWeightsTest, WhatNeedsNoChangeStaysInTheMappedFile) {
   const CheckpointFile file("mapped", TinyConfig(), DType::kFloat32);
-  const LlamaWeights weights = Loaded(file, TinyConfig(), {});
+  const DecoderWeights weights = Loaded(file, TinyConfig(), {});
   // Both are in the one mapping, as far apart as in the file.
   const auto address = [](const at::Tensor& tensor) {
     return reinterpret_cast<intptr_t>(tensor.const_data_ptr());
@@ -223,7 +223,7 @@ TEST(LlamaWeightsTest, WhatNeedsNoChangeStaysInTheMappedFile) {
   EXPECT_TRUE(at::equal(weights.embedding, file["model.embed_tokens.weight"]));
 }
 
-TEST(LlamaWeightsTest, TensorsAtOddAddressesAreReadLikeOthers) {
+TEST(DecoderWeightsTest, TensorsAtOddAddressesAreReadLikeOthers) {
   const CheckpointFile file("odd", TinyConfig(), DType::kFloat32);
   std::ifstream in(file.path(), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -235,14 +235,14 @@ TEST(LlamaWeightsTest, TensorsAtOddAddressesAreReadLikeOthers) {
   ++header_length;
   std::memcpy(bytes.data(), &header_length, sizeof(header_length));
   std::ofstream(file.path(), std::ios::binary) << bytes;
-  const LlamaWeights weights = Loaded(file, TinyConfig(), {});
+  const DecoderWeights weights = Loaded(file, TinyConfig(), {});
   EXPECT_TRUE(at::equal(weights.embedding, file["model.embed_tokens.weight"]));
   EXPECT_TRUE(at::equal(weights.layers[0].qkv.weight().narrow(0, 0, 12),
                         file["model.layers.0.self_attn.q_proj.weight"]));
   EXPECT_EQ(reinterpret_cast<intptr_t>(weights.embedding.const_data_ptr()) % sizeof(float), 0u);
 }
 
-TEST(LlamaWeightsTest, ProgressEndsWithAllBytes) {
+TEST(DecoderWeightsTest, ProgressEndsWithAllBytes) {
   const CheckpointFile file("progress", TinyConfig(), DType::kFloat32);
   std::vector<std::pair<int64_t, int64_t>> reports;
   Loaded(file, TinyConfig(),
@@ -251,7 +251,7 @@ TEST(LlamaWeightsTest, ProgressEndsWithAllBytes) {
           }});
   ASSERT_FALSE(reports.empty());
   int64_t num_elements = 0;
-  for (const ExpectedTensor& tensor : LlamaTensors(TinyConfig())) {
+  for (const ExpectedTensor& tensor : DecoderTensors(TinyConfig())) {
     num_elements += *NumElements(tensor.shape);
   }
   EXPECT_EQ(reports.back().first, num_elements * 4);
@@ -261,37 +261,37 @@ TEST(LlamaWeightsTest, ProgressEndsWithAllBytes) {
   }
 }
 
-TEST(LlamaWeightsTest, ACheckpointThatDoesNotFitIsRefusedWithItsFolder) {
+TEST(DecoderWeightsTest, ACheckpointThatDoesNotFitIsRefusedWithItsFolder) {
   const CheckpointFile file("misfit", TinyConfig(), DType::kFloat32);
-  LlamaConfig config = TinyConfig();
+  DecoderConfig config = TinyConfig();
   config.num_layers = 3;
   config.head_dim = 8;
-  const auto weights = LoadLlamaWeights(file.folder(), config, {});
+  const auto weights = LoadDecoderWeights(file.folder(), config, {});
   EXPECT_EQ(weights.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(weights.status().message()),
               AllOf(StartsWith(file.folder()), HasSubstr("missing tensors: model.layers.2."),
                     HasSubstr("q_proj.weight must be [24, 6], got [12, 6]")));
 }
 
-TEST(LlamaWeightsTest, AFolderWithoutWeightsIsNotFound) {
-  EXPECT_EQ(LoadLlamaWeights("/no/such/folder", TinyConfig(), {}).status().code(),
+TEST(DecoderWeightsTest, AFolderWithoutWeightsIsNotFound) {
+  EXPECT_EQ(LoadDecoderWeights("/no/such/folder", TinyConfig(), {}).status().code(),
             absl::StatusCode::kNotFound);
 }
 
-TEST(LlamaWeightsTest, ADTypeThatNoLayerComputesInIsRefused) {
+TEST(DecoderWeightsTest, ADTypeThatNoLayerComputesInIsRefused) {
   const CheckpointFile file("fp8", TinyConfig(), DType::kFloat32);
-  const auto weights = LoadLlamaWeights(file.folder(), TinyConfig(), {.dtype = DType::kFp8E4M3});
+  const auto weights = LoadDecoderWeights(file.folder(), TinyConfig(), {.dtype = DType::kFp8E4M3});
   EXPECT_THAT(std::string(weights.status().message()), HasSubstr("dtype must be float32"));
 }
 
-TEST(LlamaWeightsTest, ScalesOfAnFp8CacheReachTheSpecsOfTheirLayers) {
+TEST(DecoderWeightsTest, ScalesOfAnFp8CacheReachTheSpecsOfTheirLayers) {
   CheckpointFile file("kv_scales", TinyConfig(), DType::kBFloat16);
   file.Add("model.layers.1.self_attn.k_proj.k_scale", at::tensor({0.125f}), DType::kBFloat16);
   file.Add("model.layers.1.self_attn.v_proj.v_scale", at::tensor({4.0f}), DType::kBFloat16);
   file.Add("model.layers.1.self_attn.q_scale", at::tensor({2.0f}), DType::kBFloat16);
-  const auto weights = LoadLlamaWeights(file.folder(), TinyConfig(), {});
+  const auto weights = LoadDecoderWeights(file.folder(), TinyConfig(), {});
   ASSERT_TRUE(weights.ok()) << weights.status();
-  const auto model = LlamaModel::Create(TinyConfig(), *weights, {});
+  const auto model = DecoderModel::Create(TinyConfig(), *weights, {});
   ASSERT_TRUE(model.ok()) << model.status();
   const std::vector<LayerSpec>& layers = (*model)->spec().layers;
   EXPECT_EQ(layers[0].k_scale, std::nullopt);
@@ -300,13 +300,13 @@ TEST(LlamaWeightsTest, ScalesOfAnFp8CacheReachTheSpecsOfTheirLayers) {
   EXPECT_EQ(layers[1].v_scale, 4.0f);
 }
 
-TEST(LlamaWeightsTest, RanksDivideColumnsBetweenBlocks) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderWeightsTest, RanksDivideColumnsBetweenBlocks) {
+  DecoderConfig config = TinyConfig();
   config.intermediate_size = 384;
   config.num_q_heads = config.num_kv_heads = 14;
   config.head_dim = 64;
   const auto sizes = [&](int rank) {
-    const LlamaConfig own = *LlamaConfigOfRank(config, {.rank = rank, .world = 2});
+    const DecoderConfig own = *DecoderConfigOfRank(config, {.rank = rank, .world = 2});
     return std::pair(own.intermediate_size, own.num_q_heads);
   };
   EXPECT_EQ(sizes(0), std::pair(192, 7));

@@ -3,11 +3,11 @@
 // Llama and its relatives as the runner sees them: decoder layers of grouped-query attention with
 // rotary embedding and a gated feed-forward, normalised by RMSNorm (Touvron et al., 2023).
 //
-//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LlamaModel> model, LlamaModel::Load(folder, {}));
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<DecoderModel> model, DecoderModel::Load(folder, {}));
 //   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(model.get(), {}));
 //
 // Everything that differs between models and families (sizes, biases, rotation, norms, windows,
-// chunks, soft caps ...) is a choice by LlamaConfig in here, not another class: docs/models.md.
+// chunks, soft caps ...) is a choice by DecoderConfig in here, not another class: docs/models.md.
 //
 // Host decisions of a forward pass depend only on the sizes of the step's tensors, so it may be
 // captured. Activations are of the weights' dtype; norms, rotations, softmax and gates are computed
@@ -15,8 +15,8 @@
 //
 // Thread safety: as Model.
 
-#ifndef REPRISE_MODELS_LLAMA_LLAMA_MODEL_H_
-#define REPRISE_MODELS_LLAMA_LLAMA_MODEL_H_
+#ifndef REPRISE_MODELS_DECODER_DECODER_MODEL_H_
+#define REPRISE_MODELS_DECODER_DECODER_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -29,15 +29,15 @@
 #include "absl/status/statusor.h"
 #include "reprise/distributed/collectives.h"
 #include "reprise/hf/weights.h"
-#include "reprise/models/llama/llama_config.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/decoder_weights.h"
 #include "reprise/runner/model.h"
 #include "reprise/runner/ranks/over_ranks.h"
 #include "reprise/runner/step.h"
 
 namespace reprise {
 
-struct LlamaModelOptions {
+struct DecoderModelOptions {
   // Positions to serve: the number of rows of the rotary table, each of head_dim float32. nullopt:
   // the config's max_seq_len, which it must not exceed.
   std::optional<int> max_position = {};
@@ -54,26 +54,26 @@ struct LlamaModelOptions {
   Collectives* context = nullptr;
 };
 
-class LlamaModel : public Model {
+class DecoderModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
-  // divided; those of LlamaConfigOfRank() and MakeRotaryTable().
-  static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(const LlamaConfig& config,
-                                                            LlamaWeights weights,
-                                                            const LlamaModelOptions& options);
+  // divided; those of DecoderConfigOfRank() and MakeRotaryTable().
+  static absl::StatusOr<std::unique_ptr<DecoderModel>> Create(const DecoderConfig& config,
+                                                              DecoderWeights weights,
+                                                              const DecoderModelOptions& options);
 
   // The model of a Hugging Face folder; load.ranks are those of options.collectives. Errors: those
-  // of LoadLlamaConfig(), LoadLlamaWeights() and Create().
-  static absl::StatusOr<std::unique_ptr<LlamaModel>> Load(const std::string& folder,
-                                                          const LoadWeightsOptions& load,
-                                                          const LlamaModelOptions& options = {});
+  // of LoadDecoderConfig(), LoadDecoderWeights() and Create().
+  static absl::StatusOr<std::unique_ptr<DecoderModel>> Load(
+      const std::string& folder, const LoadWeightsOptions& load,
+      const DecoderModelOptions& options = {});
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
-  const LlamaConfig& config() const { return config_; }  // of this rank (LlamaConfigOfRank())
-  const LlamaWeights& weights() const { return weights_; }
+  const DecoderConfig& config() const { return config_; }  // of this rank (DecoderConfigOfRank())
+  const DecoderWeights& weights() const { return weights_; }
 
  private:
   struct Scratch;
@@ -85,10 +85,10 @@ class LlamaModel : public Model {
     std::vector<at::Tensor> sinks;  // one per layer, [num_q_heads] float32; or empty
   };
 
-  LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables, int max_position,
-             const LlamaModelOptions& options);
-  static std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config,
-                                               const LlamaWeights& weights, const Tables& tables);
+  DecoderModel(const DecoderConfig& config, DecoderWeights weights, Tables tables, int max_position,
+               const DecoderModelOptions& options);
+  static std::vector<LayerSpec> MakeLayerSpecs(const DecoderConfig& config,
+                                               const DecoderWeights& weights, const Tables& tables);
 
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 
@@ -103,8 +103,8 @@ class LlamaModel : public Model {
   absl::Status AddAndNormalise(const Step& step, const std::optional<at::Tensor>& output_norm,
                                const at::Tensor& norm, Scratch& scratch) const;
 
-  LlamaConfig config_;
-  LlamaWeights weights_;
+  DecoderConfig config_;
+  DecoderWeights weights_;
   Tables tables_;  // before the spec, which points into it
   ModelSpec spec_;
   double embedding_scale_;  // rounded to the dtype
@@ -117,4 +117,4 @@ class LlamaModel : public Model {
 
 }  // namespace reprise
 
-#endif  // REPRISE_MODELS_LLAMA_LLAMA_MODEL_H_
+#endif  // REPRISE_MODELS_DECODER_DECODER_MODEL_H_

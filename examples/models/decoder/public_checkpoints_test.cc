@@ -19,10 +19,10 @@
 #include "nlohmann/json.hpp"
 #include "reprise/engine/create_engine.h"
 #include "reprise/hf/checkpoint.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/public_configs.h"
+#include "reprise/models/decoder/random_checkpoint.h"
 #include "reprise/models/generate.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/public_configs.h"
-#include "reprise/models/llama/random_checkpoint.h"
 
 namespace reprise {
 namespace {
@@ -56,7 +56,7 @@ json ReadJson(const std::string& path) { return json::parse(std::ifstream(path))
 
 void WriteJson(const std::string& path, const json& value) { std::ofstream(path) << value; }
 
-std::vector<int32_t> Generated(LlamaModel& model) {
+std::vector<int32_t> Generated(DecoderModel& model) {
   auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 1, .max_seq_len = 128}});
   EXPECT_TRUE(engine.ok()) << engine.status();
   std::vector<int32_t> tokens;
@@ -74,13 +74,13 @@ TEST_P(PublicCheckpointTest, ShardsLoadLikeOneFileAndTheModelGenerates) {
   const std::string whole = Written("whole", 1 << 30);
   EXPECT_FALSE(std::filesystem::exists(sharded + "/model.safetensors"));
   EXPECT_TRUE(std::filesystem::exists(whole + "/model.safetensors"));
-  const auto a = LlamaModel::Load(sharded, {.dtype = DType::kFloat32});
-  const auto b = LlamaModel::Load(whole, {.dtype = DType::kFloat32});
+  const auto a = DecoderModel::Load(sharded, {.dtype = DType::kFloat32});
+  const auto b = DecoderModel::Load(whole, {.dtype = DType::kFloat32});
   ASSERT_TRUE(a.ok()) << a.status();
   ASSERT_TRUE(b.ok()) << b.status();
   for (int layer = 0; layer < 2; ++layer) {
-    const LlamaLayerWeights& x = (*a)->weights().layers[layer];
-    const LlamaLayerWeights& y = (*b)->weights().layers[layer];
+    const DecoderLayerWeights& x = (*a)->weights().layers[layer];
+    const DecoderLayerWeights& y = (*b)->weights().layers[layer];
     EXPECT_TRUE(at::equal(x.qkv.weight(), y.qkv.weight()));
     EXPECT_TRUE(at::equal(x.gate_up->weight(), y.gate_up->weight()));
     EXPECT_FALSE(at::equal(x.qkv.weight(), (*a)->weights().layers[1 - layer].qkv.weight()));
@@ -140,17 +140,17 @@ TEST_P(PublicCheckpointTest, ShardsThatLackATensorOrHaveOneMoreAreToldAtOnce) {
   index["weight_map"].erase("model.norm.weight");
   index["weight_map"].erase("model.layers.1.mlp.up_proj.weight");
   WriteJson(path, index);
-  EXPECT_THAT(std::string(LlamaModel::Load(folder, {}).status().message()),
+  EXPECT_THAT(std::string(DecoderModel::Load(folder, {}).status().message()),
               HasSubstr("missing tensors: model.layers.1.mlp.up_proj.weight, model.norm.weight"));
   json config = ReadJson(folder + "/config.json");
   config["num_hidden_layers"] = 1;
   WriteJson(folder + "/config.json", config);
-  EXPECT_THAT(std::string(LlamaModel::Load(folder, {}).status().message()),
+  EXPECT_THAT(std::string(DecoderModel::Load(folder, {}).status().message()),
               AllOf(HasSubstr("missing tensors: model.norm.weight"),
                     HasSubstr("unknown tensors: model.layers.1."), HasSubstr(" more")));
   config.erase("intermediate_size");
   WriteJson(folder + "/config.json", config);
-  EXPECT_THAT(std::string(LlamaModel::Load(folder, {}).status().message()),
+  EXPECT_THAT(std::string(DecoderModel::Load(folder, {}).status().message()),
               HasSubstr("/config.json: intermediate_size: expected an integer"));
 }
 
@@ -159,7 +159,7 @@ TEST_P(PublicCheckpointTest, AShardThatIsNotThereIsNamed) {
   json index = ReadJson(folder + "/model.safetensors.index.json");
   const std::string shard = index["weight_map"]["model.norm.weight"];
   std::filesystem::remove(folder + "/" + shard);
-  const absl::Status status = LlamaModel::Load(folder, {}).status();
+  const absl::Status status = DecoderModel::Load(folder, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(shard));
 }

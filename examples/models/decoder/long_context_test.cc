@@ -18,10 +18,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/engine/create_engine.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/dense_decoder.h"
 #include "reprise/models/generate.h"
-#include "reprise/models/llama/dense_llama.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
 #include "reprise/runner/ops/linear.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
@@ -42,8 +42,8 @@ constexpr int kPromptLength = 3 * kSpan + 1;
 constexpr int kPrefillChunk = 8;
 constexpr int kBlockSize = 4;
 
-LlamaConfig TinyConfig() {
-  LlamaConfig config;
+DecoderConfig TinyConfig() {
+  DecoderConfig config;
   config.hidden_size = 32;
   config.intermediate_size = 40;
   config.num_layers = 2;
@@ -58,8 +58,8 @@ LlamaConfig TinyConfig() {
 }
 
 // The same model, elsewhere.
-std::unique_ptr<LlamaModel> Moved(const LlamaModel& model, c10::Device device) {
-  LlamaWeights weights = model.weights();
+std::unique_ptr<DecoderModel> Moved(const DecoderModel& model, c10::Device device) {
+  DecoderWeights weights = model.weights();
   const auto move = [&](at::Tensor& tensor) { tensor = tensor.to(device); };
   const auto move_linear = [&](Linear& linear) {
     auto moved = Linear::Create(linear.weight().to(device), std::nullopt);
@@ -69,27 +69,27 @@ std::unique_ptr<LlamaModel> Moved(const LlamaModel& model, c10::Device device) {
   move(weights.embedding);
   move(weights.final_norm);
   move_linear(weights.lm_head);
-  for (LlamaLayerWeights& layer : weights.layers) {
+  for (DecoderLayerWeights& layer : weights.layers) {
     move(layer.input_norm);
     move(layer.mlp_norm);
     for (Linear* linear : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
       move_linear(*linear);
     }
   }
-  auto moved = LlamaModel::Create(model.config(), std::move(weights), {});
+  auto moved = DecoderModel::Create(model.config(), std::move(weights), {});
   CHECK(moved.ok()) << moved.status();
   return *std::move(moved);
 }
 
 // On the CPU.
-std::unique_ptr<LlamaModel> Made(const LlamaConfig& config) {
+std::unique_ptr<DecoderModel> Made(const DecoderConfig& config) {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
-  for (LlamaLayerWeights& layer : weights->layers) {
+  for (DecoderLayerWeights& layer : weights->layers) {
     at::Tensor qkv = layer.qkv.weight();
     qkv.mul_(40);  // attention that is far from uniform
   }
-  auto model = LlamaModel::Create(config, *std::move(weights), {});
+  auto model = DecoderModel::Create(config, *std::move(weights), {});
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -103,7 +103,7 @@ struct LongRun {
 };
 
 // Greedily, sequences of kLength tokens side by side; sequence i's prompt begins with token i.
-LongRun Generated(LlamaModel& model, int num_seqs, BlockMemory cache) {
+LongRun Generated(DecoderModel& model, int num_seqs, BlockMemory cache) {
   auto engine =
       CreateEngine(&model, {.runner = {.max_num_seqs = num_seqs,
                                        .max_num_tokens = 32,
@@ -154,10 +154,10 @@ class LongContextTest : public testing::Test {
 
   // For a model of these layers, each sequence holds at most `blocks_per_seq` blocks, decodes by
   // replays, and its logits and tokens are those of the plain form over all tokens.
-  static void ExpectBounded(const LlamaConfig& config, int blocks_per_seq) {
+  static void ExpectBounded(const DecoderConfig& config, int blocks_per_seq) {
     constexpr int kNumSeqs = 3;
-    const std::unique_ptr<LlamaModel> plain = Made(config);
-    const std::unique_ptr<LlamaModel> model = Moved(*plain, kDevice);
+    const std::unique_ptr<DecoderModel> plain = Made(config);
+    const std::unique_ptr<DecoderModel> model = Moved(*plain, kDevice);
     const LongRun ample = Generated(*model, kNumSeqs, {});
     EXPECT_LE(ample.peak_used, kNumSeqs * blocks_per_seq);
     EXPECT_GT(ample.num_replays, kLength - kPromptLength - 5);
@@ -186,26 +186,26 @@ class LongContextTest : public testing::Test {
 };
 
 TEST_F(LongContextTest, AWindowOfSixteenthTheLengthBoundsTheBlocks) {
-  LlamaConfig config = TinyConfig();
+  DecoderConfig config = TinyConfig();
   config.attention = {{.window = kSpan}, {.window = kSpan}};
   ExpectBounded(config, BlocksOf(kSpan - 1 + kStepTokens));
 }
 
 TEST_F(LongContextTest, AChunkOfSixteenthTheLengthBoundsTheBlocks) {
-  LlamaConfig config = TinyConfig();
+  DecoderConfig config = TinyConfig();
   config.attention = {{.chunk = kSpan}, {.chunk = kSpan}};
   // A step's tokens may reach into the next chunk.
   ExpectBounded(config, BlocksOf(kSpan - 1 + kStepTokens));
 }
 
 TEST_F(LongContextTest, LayersOfTwoWindowsHoldWhatEachNeeds) {
-  LlamaConfig config = TinyConfig();
+  DecoderConfig config = TinyConfig();
   config.attention = {{.window = kSpan}, {.window = 3 * kSpan}};
   ExpectBounded(config, BlocksOf(kSpan - 1 + kStepTokens) + BlocksOf(3 * kSpan - 1 + kStepTokens));
 }
 
 TEST_F(LongContextTest, BesideFullLayersOnlyTheChunkedOnesAreBounded) {
-  LlamaConfig config = TinyConfig();
+  DecoderConfig config = TinyConfig();
   config.attention = {{.chunk = kSpan}, {.rotates = false}};
   config.temperature = QueryTemperature{.attn_scale = 0.1f, .floor_scale = 32};
   config.qk_norm = QkNorm::kPlain;
@@ -213,7 +213,7 @@ TEST_F(LongContextTest, BesideFullLayersOnlyTheChunkedOnesAreBounded) {
 }
 
 TEST_F(LongContextTest, FullLayersHoldEveryBlock) {
-  const std::unique_ptr<LlamaModel> model = Moved(*Made(TinyConfig()), kDevice);
+  const std::unique_ptr<DecoderModel> model = Moved(*Made(TinyConfig()), kDevice);
   const LongRun run = Generated(*model, 1, {});
   EXPECT_GE(run.peak_used, (kLength - 1) / kBlockSize);  // or the others show nothing
 }

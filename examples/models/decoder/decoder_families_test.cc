@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_families.h"
+#include "reprise/models/decoder/decoder_families.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
-#include "reprise/models/llama/llama_config.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/public_configs.h"
 
 namespace reprise {
 namespace {
@@ -28,14 +28,14 @@ constexpr LayerAttention kNoRope = {.rotates = false};
 LayerAttention Window(int tokens) { return {.window = tokens}; }
 LayerAttention Chunk(int tokens) { return {.chunk = tokens}; }
 
-LlamaConfig Parsed(const json& config) {
-  const absl::StatusOr<LlamaConfig> result = ParseLlamaConfig(config);
+DecoderConfig Parsed(const json& config) {
+  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
   EXPECT_TRUE(result.ok()) << result.status();
-  return result.value_or(LlamaConfig());
+  return result.value_or(DecoderConfig());
 }
 
 std::string ErrorOf(const json& config) {
-  const absl::StatusOr<LlamaConfig> result = ParseLlamaConfig(config);
+  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
   if (result.ok()) return "no error";
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(result.status().message());
@@ -65,8 +65,8 @@ json Llama4() {
       "num_key_value_heads": 2, "rms_norm_eps": 1e-05, "use_qk_norm": true, "vocab_size": 256})");
 }
 
-TEST(LlamaFamiliesTest, EachIsFoundByItsClassAndByItsModelType) {
-  const std::vector<ModelKind> kinds = LlamaKinds();
+TEST(DecoderFamiliesTest, EachIsFoundByItsClassAndByItsModelType) {
+  const std::vector<ModelKind> kinds = DecoderKinds();
   const Architecture architectures[] = {
       Architecture::kLlama,  Architecture::kMistral,  Architecture::kQwen2,
       Architecture::kQwen3,  Architecture::kLlama4,   Architecture::kGemma2,
@@ -76,16 +76,16 @@ TEST(LlamaFamiliesTest, EachIsFoundByItsClassAndByItsModelType) {
     SCOPED_TRACE(kinds[i].class_name);
     for (const json& config : {json{{"architectures", {kinds[i].class_name}}, {"model_type", "?"}},
                                json{{"model_type", kinds[i].model_type}}}) {
-      const absl::StatusOr<const LlamaFamily*> found =
-          FindLlamaFamily(*JsonFields::Of(config, "config.json"));
+      const absl::StatusOr<const DecoderFamily*> found =
+          FindDecoderFamily(*JsonFields::Of(config, "config.json"));
       ASSERT_TRUE(found.ok()) << found.status();
       EXPECT_EQ((*found)->architecture, architectures[i]);
     }
   }
 }
 
-TEST(LlamaFamiliesTest, Llama31) {
-  const LlamaConfig config = Parsed(*PublicConfig("llama-3.1-8b"));
+TEST(DecoderFamiliesTest, Llama31) {
+  const DecoderConfig config = Parsed(*PublicConfig("llama-3.1-8b"));
   EXPECT_EQ(config.architecture, Architecture::kLlama);
   EXPECT_EQ(config.head_dim, 128);
   EXPECT_THAT(config.attention, IsEmpty());
@@ -96,9 +96,9 @@ TEST(LlamaFamiliesTest, Llama31) {
   EXPECT_EQ(config.attention_scale, std::nullopt);
 }
 
-TEST(LlamaFamiliesTest, MistralHasAWindowInAllLayersUnlessItIsNull) {
+TEST(DecoderFamiliesTest, MistralHasAWindowInAllLayersUnlessItIsNull) {
   const json mistral = *PublicConfig("mistral-7b");
-  const LlamaConfig config = Parsed(mistral);
+  const DecoderConfig config = Parsed(mistral);
   EXPECT_EQ(config.architecture, Architecture::kMistral);
   ASSERT_EQ(config.attention.size(), 32u);
   EXPECT_THAT(config.attention, Each(Window(4096)));
@@ -117,8 +117,8 @@ TEST(LlamaFamiliesTest, MistralHasAWindowInAllLayersUnlessItIsNull) {
               HasSubstr("layer_types: expected what sliding_window says of all layers"));
 }
 
-TEST(LlamaFamiliesTest, Qwen2HasBiasesOnItsInputsOnly) {
-  const LlamaConfig config = Parsed(*PublicConfig("qwen2.5-7b"));
+TEST(DecoderFamiliesTest, Qwen2HasBiasesOnItsInputsOnly) {
+  const DecoderConfig config = Parsed(*PublicConfig("qwen2.5-7b"));
   EXPECT_EQ(config.architecture, Architecture::kQwen2);
   EXPECT_TRUE(config.qkv_bias);
   EXPECT_FALSE(config.o_bias);
@@ -127,18 +127,18 @@ TEST(LlamaFamiliesTest, Qwen2HasBiasesOnItsInputsOnly) {
   EXPECT_THAT(config.attention, Each(kFull));  // a sliding_window that is not used
 }
 
-TEST(LlamaFamiliesTest, Qwen3NormsItsHeads) {
-  const LlamaConfig config = Parsed(*PublicConfig("qwen3-8b"));
+TEST(DecoderFamiliesTest, Qwen3NormsItsHeads) {
+  const DecoderConfig config = Parsed(*PublicConfig("qwen3-8b"));
   EXPECT_EQ(config.architecture, Architecture::kQwen3);
   EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
   EXPECT_FALSE(config.qkv_bias);
   EXPECT_TRUE(config.rope == (RopeConfig{.theta = 1e6}));
   EXPECT_EQ(Parsed(Without(*PublicConfig("qwen3-8b"), "head_dim")).head_dim, 128);
-  const LlamaConfig biased = Parsed(With(Small("qwen3-8b"), "attention_bias", true));
+  const DecoderConfig biased = Parsed(With(Small("qwen3-8b"), "attention_bias", true));
   EXPECT_TRUE(biased.qkv_bias && biased.o_bias);
 }
 
-TEST(LlamaFamiliesTest, WindowsOfQwenAreInTheLayersThatItSays) {
+TEST(DecoderFamiliesTest, WindowsOfQwenAreInTheLayersThatItSays) {
   json config = With(With(Small("qwen2.5-7b"), "use_sliding_window", true), "num_hidden_layers", 4);
   config["max_window_layers"] = 3;
   EXPECT_THAT(Parsed(config).attention, ElementsAre(kFull, kFull, kFull, Window(64)));
@@ -154,7 +154,7 @@ TEST(LlamaFamiliesTest, WindowsOfQwenAreInTheLayersThatItSays) {
   EXPECT_THAT(ErrorOf(config), HasSubstr("use_sliding_window: expected true or false"));
 }
 
-TEST(LlamaFamiliesTest, LayerTypesAreOneALayerAndKnown) {
+TEST(DecoderFamiliesTest, LayerTypesAreOneALayerAndKnown) {
   const json config = Small("qwen3-8b");
   const std::string expected =
       "config.json: layer_types: expected num_hidden_layers (2) times \"full_attention\" or "
@@ -168,8 +168,8 @@ TEST(LlamaFamiliesTest, LayerTypesAreOneALayerAndKnown) {
               HasSubstr("layer_types: expected an array"));
 }
 
-TEST(LlamaFamiliesTest, Llama4ChunksAndRotatesAllLayersButEveryFourth) {
-  const LlamaConfig config = Parsed(Llama4());
+TEST(DecoderFamiliesTest, Llama4ChunksAndRotatesAllLayersButEveryFourth) {
+  const DecoderConfig config = Parsed(Llama4());
   EXPECT_EQ(config.architecture, Architecture::kLlama4);
   EXPECT_EQ(config.intermediate_size, 80);  // that of dense layers
   EXPECT_EQ(config.rope_pairs, RopePairs::kNeighbours);
@@ -179,7 +179,7 @@ TEST(LlamaFamiliesTest, Llama4ChunksAndRotatesAllLayersButEveryFourth) {
   EXPECT_THAT(config.attention, ElementsAre(Chunk(16), Chunk(16), Chunk(16), kNoRope));
 }
 
-TEST(LlamaFamiliesTest, Llama4sListsSayWhichLayersChunkAndRotate) {
+TEST(DecoderFamiliesTest, Llama4sListsSayWhichLayersChunkAndRotate) {
   json config = With(Llama4(), "no_rope_layer_interval", 2);
   EXPECT_THAT(Parsed(config).attention, ElementsAre(Chunk(16), kNoRope, Chunk(16), kNoRope));
   config["no_rope_layers"] = {0, 1, 1, 1, 0};  // one more than there are layers is legal
@@ -200,7 +200,7 @@ TEST(LlamaFamiliesTest, Llama4sListsSayWhichLayersChunkAndRotate) {
             "got nothing");
 }
 
-TEST(LlamaFamiliesTest, Llama4WithoutNormsOrTemperature) {
+TEST(DecoderFamiliesTest, Llama4WithoutNormsOrTemperature) {
   EXPECT_EQ(Parsed(With(Llama4(), "use_qk_norm", false)).qk_norm, QkNorm::kNone);
   EXPECT_EQ(Parsed(With(Llama4(), "attn_temperature_tuning", false)).temperature, std::nullopt);
   // Early files have a number.
@@ -212,7 +212,7 @@ TEST(LlamaFamiliesTest, Llama4WithoutNormsOrTemperature) {
               HasSubstr("attn_temperature_tuning: expected true or false"));
 }
 
-TEST(LlamaFamiliesTest, MixturesOfExpertsAreRefusedByName) {
+TEST(DecoderFamiliesTest, MixturesOfExpertsAreRefusedByName) {
   const std::string expected =
       "config.json: moe_layers: expected [], as mixtures of experts are not supported, got ";
   EXPECT_EQ(ErrorOf(With(Llama4(), "moe_layers", {1, 3})), expected + "[1,3]");
@@ -226,8 +226,8 @@ TEST(LlamaFamiliesTest, MixturesOfExpertsAreRefusedByName) {
               HasSubstr("intermediate_size_mlp: expected an integer"));
 }
 
-TEST(LlamaFamiliesTest, Gemma2) {
-  const LlamaConfig config = Parsed(*PublicConfig("gemma-2-2b"));
+TEST(DecoderFamiliesTest, Gemma2) {
+  const DecoderConfig config = Parsed(*PublicConfig("gemma-2-2b"));
   EXPECT_EQ(config.architecture, Architecture::kGemma2);
   EXPECT_TRUE(config.tie_word_embeddings);  // by default
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
@@ -243,12 +243,12 @@ TEST(LlamaFamiliesTest, Gemma2) {
   EXPECT_EQ(config.AttentionOf(24), Window(4096));
 }
 
-TEST(LlamaFamiliesTest, WhatGemma2LeavesOutOrSetsToNull) {
+TEST(DecoderFamiliesTest, WhatGemma2LeavesOutOrSetsToNull) {
   const json gemma = Small("gemma-2-2b");
   for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    const LlamaConfig null = Parsed(With(gemma, name, nullptr));
+    const DecoderConfig null = Parsed(With(gemma, name, nullptr));
     EXPECT_FALSE(null.attention_softcap.has_value() && null.logit_softcap.has_value()) << name;
-    const LlamaConfig absent = Parsed(Without(gemma, name));
+    const DecoderConfig absent = Parsed(Without(gemma, name));
     EXPECT_EQ(absent.attention_softcap, 50);
     EXPECT_EQ(absent.logit_softcap, 30);
     EXPECT_THAT(ErrorOf(With(gemma, name, 0)),
@@ -283,8 +283,8 @@ json Gemma3() {
       "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "vocab_size": 262144})");
 }
 
-TEST(LlamaFamiliesTest, Gemma3HasFiveLayersOfAWindowToAFullOneAndTwoRopes) {
-  const LlamaConfig config = Parsed(Gemma3());
+TEST(DecoderFamiliesTest, Gemma3HasFiveLayersOfAWindowToAFullOneAndTwoRopes) {
+  const DecoderConfig config = Parsed(Gemma3());
   EXPECT_EQ(config.architecture, Architecture::kGemma3);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
@@ -324,8 +324,8 @@ json Qwen3Moe() {
       "use_sliding_window": false, "vocab_size": 151936})");
 }
 
-TEST(LlamaFamiliesTest, Qwen3MoeHasExpertsInEveryLayer) {
-  const LlamaConfig config = Parsed(Qwen3Moe());
+TEST(DecoderFamiliesTest, Qwen3MoeHasExpertsInEveryLayer) {
+  const DecoderConfig config = Parsed(Qwen3Moe());
   EXPECT_EQ(config.architecture, Architecture::kQwen3Moe);
   EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
   ASSERT_TRUE(config.experts.has_value());
@@ -362,8 +362,8 @@ json GptOss() {
       "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088})");
 }
 
-TEST(LlamaFamiliesTest, GptOssHasSinksAndExpertsWithBiases) {
-  const LlamaConfig config = Parsed(GptOss());
+TEST(DecoderFamiliesTest, GptOssHasSinksAndExpertsWithBiases) {
+  const DecoderConfig config = Parsed(GptOss());
   EXPECT_EQ(config.architecture, Architecture::kGptOss);
   EXPECT_TRUE(config.sinks);
   EXPECT_TRUE(config.qkv_bias && config.o_bias);
@@ -390,7 +390,7 @@ TEST(LlamaFamiliesTest, GptOssHasSinksAndExpertsWithBiases) {
               HasSubstr("quantization_config"));
 }
 
-TEST(LlamaFamiliesTest, EveryFamilyScalesItsRotationLikeEveryOther) {
+TEST(DecoderFamiliesTest, EveryFamilyScalesItsRotationLikeEveryOther) {
   const json yarn = {{"rope_type", "yarn"},
                      {"factor", 4.0},
                      {"rope_theta", 1e6},

@@ -5,10 +5,10 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(nlohmann::json config, PublicConfig("llama-3.1-8b"));
 //   REPRISE_RETURN_IF_ERROR(WriteRandomCheckpoint("/dev/shm/llama", config, {}));
-//   LoadLlamaWeights("/dev/shm/llama", ...);
+//   LoadDecoderWeights("/dev/shm/llama", ...);
 
-#ifndef REPRISE_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
-#define REPRISE_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
+#ifndef REPRISE_MODELS_DECODER_RANDOM_CHECKPOINT_H_
+#define REPRISE_MODELS_DECODER_RANDOM_CHECKPOINT_H_
 
 #include <cstdint>
 #include <string>
@@ -33,11 +33,11 @@ struct RandomCheckpointOptions {
 // Elements are of the config's dtype (bfloat16 if it has none), normal with deviation 0.02, drawn
 // once and repeated: each tensor begins at a different place of the repetition. Uses as much memory
 // as the largest tensor.
-// Errors: those of ParseLlamaConfig() and WriteSafetensors(); Internal if the folder cannot be
+// Errors: those of ParseDecoderConfig() and WriteSafetensors(); Internal if the folder cannot be
 // made.
 absl::Status WriteRandomCheckpoint(const std::string& folder, const nlohmann::json& config,
                                    const RandomCheckpointOptions& options);
 
 }  // namespace reprise
 
-#endif  // REPRISE_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
+#endif  // REPRISE_MODELS_DECODER_RANDOM_CHECKPOINT_H_

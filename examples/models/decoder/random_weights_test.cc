@@ -7,27 +7,27 @@
 
 #include "glog/logging.h"
 #include "gtest/gtest.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/public_configs.h"
 
 namespace reprise {
 namespace {
 
-LlamaWeights Made(const LlamaConfig& config, const RandomWeightsOptions& options) {
+DecoderWeights Made(const DecoderConfig& config, const RandomWeightsOptions& options) {
   auto weights = MakeRandomWeights(config, options);
   CHECK(weights.ok()) << weights.status();
   return *std::move(weights);
 }
 
 TEST(RandomWeightsTest, FitTheModelTheyAreMadeFor) {
-  LlamaConfig config = *LlamaPreset("jargon");
+  DecoderConfig config = *LlamaPreset("jargon");
   for (const bool biased : {false, true}) {
     config.qkv_bias = biased;
     config.o_bias = biased;
     config.mlp_bias = biased;
     config.tie_word_embeddings = !biased;
-    const auto model = LlamaModel::Create(config, Made(config, {}), {});
+    const auto model = DecoderModel::Create(config, Made(config, {}), {});
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->weights().layers[3].qkv.bias().has_value(), biased);
     EXPECT_EQ((*model)->weights().layers[3].down->bias().has_value(), biased);
@@ -35,8 +35,8 @@ TEST(RandomWeightsTest, FitTheModelTheyAreMadeFor) {
 }
 
 TEST(RandomWeightsTest, AreNormalWithTheDeviationOfUntrainedModels) {
-  const LlamaConfig config = *LlamaPreset("jargon");
-  const LlamaWeights weights = Made(config, {.dtype = DType::kFloat32});
+  const DecoderConfig config = *LlamaPreset("jargon");
+  const DecoderWeights weights = Made(config, {.dtype = DType::kFloat32});
   const at::Tensor& embedding = weights.embedding;  // a million values
   EXPECT_NEAR(embedding.mean().item<float>(), 0, 1e-4);
   EXPECT_NEAR(embedding.std().item<float>(), 0.02, 1e-4);
@@ -45,17 +45,17 @@ TEST(RandomWeightsTest, AreNormalWithTheDeviationOfUntrainedModels) {
 }
 
 TEST(RandomWeightsTest, TheSameSeedGivesTheSameBits) {
-  const LlamaConfig config = *LlamaPreset("jargon");
-  const LlamaWeights a = Made(config, {.seed = 5});
-  const LlamaWeights b = Made(config, {.seed = 5});
-  const LlamaWeights c = Made(config, {.seed = 6});
+  const DecoderConfig config = *LlamaPreset("jargon");
+  const DecoderWeights a = Made(config, {.seed = 5});
+  const DecoderWeights b = Made(config, {.seed = 5});
+  const DecoderWeights c = Made(config, {.seed = 6});
   EXPECT_EQ(a.dtype, DType::kBFloat16);
   EXPECT_TRUE(at::equal(a.layers[5].gate_up->weight(), b.layers[5].gate_up->weight()));
   EXPECT_FALSE(at::equal(a.layers[5].gate_up->weight(), c.layers[5].gate_up->weight()));
 }
 
 TEST(RandomWeightsTest, LibTorchsOwnGeneratorIsLeftAlone) {
-  const LlamaConfig config = *LlamaPreset("jargon");
+  const DecoderConfig config = *LlamaPreset("jargon");
   Made(config, {.seed = 5});
   const at::Tensor first = at::rand({4});
   Made(config, {.seed = 5});

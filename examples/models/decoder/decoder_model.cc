@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/decoder/decoder_model.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -29,7 +29,7 @@ namespace {
 // A plain norm of heads comes after the rotation, which multiplies lengths by the attention factor
 // a. A norm before a rotation that changes no length is the same with eps / a^2:
 //   a R x / sqrt(mean((a x)^2) + eps) = R (x / sqrt(mean(x^2) + eps / a^2))
-bool NormUndoesAttentionFactor(const LlamaConfig& config) {
+bool NormUndoesAttentionFactor(const DecoderConfig& config) {
   return config.qk_norm == QkNorm::kPlain;
 }
 
@@ -38,7 +38,7 @@ double RoundedTo(DType dtype, double value) {
   return at::scalar_tensor(value, at::TensorOptions().dtype(ToScalarType(dtype))).item<double>();
 }
 
-float HeadNormEps(const LlamaConfig& config) {
+float HeadNormEps(const DecoderConfig& config) {
   const double factor = NormUndoesAttentionFactor(config) ? RopeAttentionFactor(config.rope) : 1;
   return static_cast<float>(config.rms_norm_eps / (factor * factor));
 }
@@ -46,8 +46,8 @@ float HeadNormEps(const LlamaConfig& config) {
 }  // namespace
 
 // The activations of one step. Layers come one after the other and use the same memory.
-struct LlamaModel::Scratch {
-  Scratch(const LlamaConfig& config, const Ranks& ranks, at::Tensor hidden_rows,
+struct DecoderModel::Scratch {
+  Scratch(const DecoderConfig& config, const Ranks& ranks, at::Tensor hidden_rows,
           at::Tensor summed_rows)
       : hidden(std::move(hidden_rows)), summed(std::move(summed_rows)) {
     const int64_t num_tokens = hidden.size(0);
@@ -81,13 +81,12 @@ struct LlamaModel::Scratch {
   at::Tensor gated;    // [num_tokens, intermediate_size], likewise
 };
 
-absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig& model_config,
-                                                               LlamaWeights weights,
-                                                               const LlamaModelOptions& options) {
+absl::StatusOr<std::unique_ptr<DecoderModel>> DecoderModel::Create(
+    const DecoderConfig& model_config, DecoderWeights weights, const DecoderModelOptions& options) {
   const Ranks ranks = RanksOf(options.collectives);
   REPRISE_RETURN_IF_ERROR(CheckShardings(options.collectives, options.context));
-  REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(model_config, weights, ranks));
-  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaConfigOfRank(model_config, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDecoderWeights(model_config, weights, ranks));
+  REPRISE_ASSIGN_OR_RETURN(const DecoderConfig config, DecoderConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);
   if (max_position < 1 || max_position > config.max_seq_len) {
     return absl::InvalidArgumentError(
@@ -106,18 +105,18 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
     REPRISE_ASSIGN_OR_RETURN(tables.window_rotary, make_table(*config.window_rope));
   }
   REPRISE_RETURN_IF_ERROR(CatchTorch([&] {
-    for (const LlamaLayerWeights& layer : weights.layers) {
+    for (const DecoderLayerWeights& layer : weights.layers) {
       if (layer.sinks.has_value()) tables.sinks.push_back(layer.sinks->to(at::kFloat));
     }
     return absl::OkStatus();
   }));
-  return std::unique_ptr<LlamaModel>(
-      new LlamaModel(config, std::move(weights), std::move(tables), max_position, options));
+  return std::unique_ptr<DecoderModel>(
+      new DecoderModel(config, std::move(weights), std::move(tables), max_position, options));
 }
 
-std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config,
-                                                  const LlamaWeights& weights,
-                                                  const Tables& tables) {
+std::vector<LayerSpec> DecoderModel::MakeLayerSpecs(const DecoderConfig& config,
+                                                    const DecoderWeights& weights,
+                                                    const Tables& tables) {
   std::vector<LayerSpec> layers;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerAttention attention = config.AttentionOf(layer);
@@ -141,18 +140,17 @@ std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config,
   return layers;
 }
 
-absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& folder,
-                                                             const LoadWeightsOptions& load,
-                                                             const LlamaModelOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LoadLlamaConfig(folder));
+absl::StatusOr<std::unique_ptr<DecoderModel>> DecoderModel::Load(
+    const std::string& folder, const LoadWeightsOptions& load, const DecoderModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const DecoderConfig config, LoadDecoderConfig(folder));
   LoadWeightsOptions own = load;
   own.ranks = RanksOf(options.collectives);
-  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, own));
+  REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadDecoderWeights(folder, config, own));
   return Create(config, std::move(weights), options);
 }
 
-LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables,
-                       int max_position, const LlamaModelOptions& options)
+DecoderModel::DecoderModel(const DecoderConfig& config, DecoderWeights weights, Tables tables,
+                           int max_position, const DecoderModelOptions& options)
     : config_(config),
       weights_(std::move(weights)),
       tables_(std::move(tables)),
@@ -172,14 +170,14 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
   spec_.sharded_logits = vocabulary_.logits();
 }
 
-absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
+absl::StatusOr<at::Tensor> DecoderModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     REPRISE_ASSIGN_OR_RETURN(at::Tensor hidden, hidden_memory_.Rows(step.num_tokens()));
     REPRISE_ASSIGN_OR_RETURN(at::Tensor summed, summed_memory_.Rows(step.num_tokens()));
     Scratch scratch(config_, RanksOf(collectives_), std::move(hidden), std::move(summed));
     REPRISE_RETURN_IF_ERROR(Embed(step, scratch));
     for (int layer = 0; layer < config_.num_layers; ++layer) {
-      const LlamaLayerWeights& weights = weights_.layers[layer];
+      const DecoderLayerWeights& weights = weights_.layers[layer];
       const bool is_last = layer + 1 == config_.num_layers;
       REPRISE_RETURN_IF_ERROR(Attention(step, layer, scratch));
       REPRISE_RETURN_IF_ERROR(
@@ -206,7 +204,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
   });
 }
 
-absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
+absl::Status DecoderModel::Embed(const Step& step, Scratch& scratch) const {
   REPRISE_RETURN_IF_ERROR(vocabulary_.Embed(weights_.embedding, step.token_ids(), scratch.hidden));
   if (config_.scale_embedding) scratch.hidden.mul_(embedding_scale_);
   REPRISE_ASSIGN_OR_RETURN(scratch.hidden, step.Embed(scratch.hidden));
@@ -214,15 +212,16 @@ absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
                  config_.norm_weight);
 }
 
-absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch) const {
-  const LlamaLayerWeights& weights = weights_.layers[layer];
+absl::Status DecoderModel::Attention(const Step& step, int layer, Scratch& scratch) const {
+  const DecoderLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
   return weights.o.Apply(step.linears(), attended.flatten(1), scratch.summed);
 }
 
-absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
-  const LlamaLayerWeights& weights = weights_.layers[layer];
+absl::StatusOr<at::Tensor> DecoderModel::Attend(const Step& step, int layer,
+                                                Scratch& scratch) const {
+  const DecoderLayerWeights& weights = weights_.layers[layer];
   const bool rotates = config_.AttentionOf(layer).rotates;
   std::optional<HeadNormOptions> norm;
   if (config_.qk_norm == QkNorm::kWeighted || (config_.qk_norm == QkNorm::kPlain && rotates)) {
@@ -246,8 +245,8 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
   return AttendOverRanks(context_, step, layer, scratch.q, config_.head_dim);
 }
 
-absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
-  const LlamaLayerWeights& weights = weights_.layers[layer];
+absl::Status DecoderModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
+  const DecoderLayerWeights& weights = weights_.layers[layer];
   if (weights.experts.has_value()) {
     REPRISE_ASSIGN_OR_RETURN(const Routing routing,
                              ApplyExperts(*config_.experts, *weights.experts, step.linears(),
@@ -260,9 +259,9 @@ absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scrat
   return weights.down->Apply(step.linears(), scratch.gated, scratch.summed);
 }
 
-absl::Status LlamaModel::AddAndNormalise(const Step& step,
-                                         const std::optional<at::Tensor>& output_norm,
-                                         const at::Tensor& norm, Scratch& scratch) const {
+absl::Status DecoderModel::AddAndNormalise(const Step& step,
+                                           const std::optional<at::Tensor>& output_norm,
+                                           const at::Tensor& norm, Scratch& scratch) const {
   if (!output_norm.has_value()) {
     return SumAddRmsNorm(collectives_, step.linears(), scratch.summed, scratch.hidden, norm, eps(),
                          scratch.normed, config_.norm_weight);

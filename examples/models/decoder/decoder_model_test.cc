@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/decoder/decoder_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/engine/create_engine.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/dense_decoder.h"
 #include "reprise/models/generate.h"
-#include "reprise/models/llama/dense_llama.h"
-#include "reprise/models/llama/llama_weights.h"
 #include "reprise/runner/step.h"
 #include "reprise/runner/step_watch.h"
 
@@ -30,8 +30,8 @@ namespace {
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 
-LlamaConfig TinyConfig() {
-  LlamaConfig config;
+DecoderConfig TinyConfig() {
+  DecoderConfig config;
   config.hidden_size = 48;
   config.intermediate_size = 40;
   config.num_layers = 2;
@@ -45,12 +45,13 @@ LlamaConfig TinyConfig() {
   return config;
 }
 
-std::unique_ptr<LlamaModel> Made(const LlamaConfig& config, const LlamaModelOptions& options = {}) {
+std::unique_ptr<DecoderModel> Made(const DecoderConfig& config,
+                                   const DecoderModelOptions& options = {}) {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
   // Of deviation 0.02, attention would be almost uniform; rotation and mask would hardly matter.
   // Norms would not matter at all.
-  for (LlamaLayerWeights& layer : weights->layers) {
+  for (DecoderLayerWeights& layer : weights->layers) {
     at::Tensor qkv = layer.qkv.weight();
     qkv.mul_(40);
     for (std::optional<at::Tensor> norm :
@@ -65,14 +66,14 @@ std::unique_ptr<LlamaModel> Made(const LlamaConfig& config, const LlamaModelOpti
       }
     }
   }
-  auto model = LlamaModel::Create(config, *std::move(weights), options);
+  auto model = DecoderModel::Create(config, *std::move(weights), options);
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
 
 // Prompt and forced tokens of one sequence, through an engine in chunks, against the plain form.
-void ExpectDense(const LlamaConfig& config) {
-  const std::unique_ptr<LlamaModel> model = Made(config);
+void ExpectDense(const DecoderConfig& config) {
+  const std::unique_ptr<DecoderModel> model = Made(config);
   auto engine = CreateEngine(model.get(), {.runner = {.max_num_seqs = 2,
                                                       .max_num_tokens = 16,
                                                       .max_steps_in_flight = 1,
@@ -97,32 +98,32 @@ void ExpectDense(const LlamaConfig& config) {
             1e-4 * expected.abs().max().item<double>());
 }
 
-TEST(LlamaModelTest, ComputesWhatThePlainFormComputes) { ExpectDense(TinyConfig()); }
+TEST(DecoderModelTest, ComputesWhatThePlainFormComputes) { ExpectDense(TinyConfig()); }
 
-TEST(LlamaModelTest, AnyRatioOfHeads) {
+TEST(DecoderModelTest, AnyRatioOfHeads) {
   for (const auto& [num_q, num_kv] :
        std::vector<std::pair<int, int>>{{1, 1}, {5, 1}, {7, 7}, {14, 2}}) {
     SCOPED_TRACE(testing::Message() << num_q << " / " << num_kv);
-    LlamaConfig config = TinyConfig();
+    DecoderConfig config = TinyConfig();
     config.num_q_heads = num_q;
     config.num_kv_heads = num_kv;
     ExpectDense(config);
   }
 }
 
-TEST(LlamaModelTest, AnyHeadDim) {
+TEST(DecoderModelTest, AnyHeadDim) {
   for (const int head_dim : {2, 10, 80}) {
     SCOPED_TRACE(testing::Message() << head_dim);
-    LlamaConfig config = TinyConfig();
+    DecoderConfig config = TinyConfig();
     config.head_dim = head_dim;
     ExpectDense(config);
   }
 }
 
-TEST(LlamaModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
+  DecoderConfig config = TinyConfig();
   config.scale_embedding = true;
-  const std::unique_ptr<LlamaModel> model = Made(config, {.takes_embeddings = true});
+  const std::unique_ptr<DecoderModel> model = Made(config, {.takes_embeddings = true});
   auto engine =
       CreateEngine(model.get(), {.runner = {.max_num_seqs = 1, .max_steps_in_flight = 1}});
   ASSERT_TRUE(engine.ok()) << engine.status();
@@ -149,8 +150,8 @@ TEST(LlamaModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
   EXPECT_EQ(got, want);
 }
 
-TEST(LlamaModelTest, BiasesAndAHeadOfItsOwn) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, BiasesAndAHeadOfItsOwn) {
+  DecoderConfig config = TinyConfig();
   config.qkv_bias = true;
   config.o_bias = true;
   config.mlp_bias = true;
@@ -158,8 +159,8 @@ TEST(LlamaModelTest, BiasesAndAHeadOfItsOwn) {
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, ScaledRotations) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, ScaledRotations) {
+  DecoderConfig config = TinyConfig();
   config.rope.scaling = LinearRope{.factor = 4};
   ExpectDense(config);
   config.rope = {.theta = 500, .scaling = Llama3Rope{.factor = 8, .original_max_seq_len = 16}};
@@ -171,14 +172,14 @@ TEST(LlamaModelTest, ScaledRotations) {
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, BiasesOnTheInputsOfAttentionAlone) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, BiasesOnTheInputsOfAttentionAlone) {
+  DecoderConfig config = TinyConfig();
   config.qkv_bias = true;
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, NormsOfHeadsBeforeAndAfterTheRotation) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, NormsOfHeadsBeforeAndAfterTheRotation) {
+  DecoderConfig config = TinyConfig();
   for (const QkNorm norm : {QkNorm::kWeighted, QkNorm::kPlain}) {
     SCOPED_TRACE(static_cast<int>(norm));
     config.qk_norm = norm;
@@ -191,8 +192,8 @@ TEST(LlamaModelTest, NormsOfHeadsBeforeAndAfterTheRotation) {
   }
 }
 
-TEST(LlamaModelTest, WindowsInSomeLayers) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, WindowsInSomeLayers) {
+  DecoderConfig config = TinyConfig();
   for (const int window : {1, 5, 100}) {
     SCOPED_TRACE(window);
     config.attention = {{.window = window}, {}};
@@ -200,8 +201,8 @@ TEST(LlamaModelTest, WindowsInSomeLayers) {
   }
 }
 
-TEST(LlamaModelTest, LayersThatDoNotRotateTemperTheirQueries) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, LayersThatDoNotRotateTemperTheirQueries) {
+  DecoderConfig config = TinyConfig();
   config.attention = {{}, {.rotates = false}};
   ExpectDense(config);
   config.temperature = QueryTemperature{.attn_scale = 0.5f, .floor_scale = 4};
@@ -209,8 +210,8 @@ TEST(LlamaModelTest, LayersThatDoNotRotateTemperTheirQueries) {
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, EverythingThatGemma2Has) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, EverythingThatGemma2Has) {
+  DecoderConfig config = TinyConfig();
   config.activation = Activation::kGeluTanh;
   config.norm_weight = NormWeight::kOnePlus;
   config.norm_placement = NormPlacement::kBeforeAndAfter;
@@ -222,8 +223,8 @@ TEST(LlamaModelTest, EverythingThatGemma2Has) {
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, EverythingThatGemma3Has) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, EverythingThatGemma3Has) {
+  DecoderConfig config = TinyConfig();
   config.activation = Activation::kGeluTanh;
   config.norm_weight = NormWeight::kOnePlus;
   config.norm_placement = NormPlacement::kBeforeAndAfter;
@@ -236,16 +237,16 @@ TEST(LlamaModelTest, EverythingThatGemma3Has) {
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, Sinks) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, Sinks) {
+  DecoderConfig config = TinyConfig();
   config.sinks = true;
   ExpectDense(config);
   config.attention = {{.window = 3}, {}};
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, ExpertsInPlaceOfTheFeedForward) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, ExpertsInPlaceOfTheFeedForward) {
+  DecoderConfig config = TinyConfig();
   config.experts =
       ExpertsConfig{.num_experts = 8, .num_chosen = 2, .inner_size = 24, .normalises = false};
   ExpectDense(config);
@@ -259,16 +260,16 @@ TEST(LlamaModelTest, ExpertsInPlaceOfTheFeedForward) {
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, ASingleLayer) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, ASingleLayer) {
+  DecoderConfig config = TinyConfig();
   config.num_layers = 1;
   ExpectDense(config);
 }
 
-TEST(LlamaModelTest, SpecSaysWhatTheRunnerNeeds) {
-  const LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, SpecSaysWhatTheRunnerNeeds) {
+  const DecoderConfig config = TinyConfig();
   auto weights = MakeRandomWeights(config, {.dtype = DType::kBFloat16});
-  const auto model = LlamaModel::Create(config, *std::move(weights), {.max_position = 20});
+  const auto model = DecoderModel::Create(config, *std::move(weights), {.max_position = 20});
   ASSERT_TRUE(model.ok()) << model.status();
   const ModelSpec& spec = (*model)->spec();
   ASSERT_EQ(spec.layers.size(), 2u);
@@ -282,25 +283,25 @@ TEST(LlamaModelTest, SpecSaysWhatTheRunnerNeeds) {
   EXPECT_EQ(spec.device, c10::Device(c10::kCPU));
 }
 
-TEST(LlamaModelTest, RefusesWeightsOfAnotherShape) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, RefusesWeightsOfAnotherShape) {
+  DecoderConfig config = TinyConfig();
   auto weights = MakeRandomWeights(config, {});
   config.intermediate_size = 41;
-  const auto model = LlamaModel::Create(config, *weights, {});
+  const auto model = DecoderModel::Create(config, *weights, {});
   EXPECT_THAT(std::string(model.status().message()), HasSubstr("gate_up must be [82, 48]"));
   config = TinyConfig();
   config.num_layers = 3;
-  EXPECT_THAT(std::string(LlamaModel::Create(config, *weights, {}).status().message()),
+  EXPECT_THAT(std::string(DecoderModel::Create(config, *weights, {}).status().message()),
               HasSubstr("layers must be num_layers: expected 3, got 2"));
 }
 
-TEST(LlamaModelTest, SpecSaysHowEachLayerAttends) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, SpecSaysHowEachLayerAttends) {
+  DecoderConfig config = TinyConfig();
   config.attention = {{.window = 8}, {.chunk = 4}};
   config.attention_scale = 0.25;
   config.attention_softcap = 50;
   auto weights = MakeRandomWeights(config, {});
-  const auto model = LlamaModel::Create(config, *std::move(weights), {});
+  const auto model = DecoderModel::Create(config, *std::move(weights), {});
   ASSERT_TRUE(model.ok()) << model.status();
   const std::vector<LayerSpec>& layers = (*model)->spec().layers;
   EXPECT_EQ(layers[0].params.window_left, 7);
@@ -312,10 +313,10 @@ TEST(LlamaModelTest, SpecSaysHowEachLayerAttends) {
 }
 
 // Keys and values of some hundreds: an fp8 cache with scales of 1 would clip most of them to 448.
-std::unique_ptr<LlamaModel> ModelOfLargeKeys(const LlamaConfig& config) {
-  std::unique_ptr<LlamaModel> model = Made(config);
+std::unique_ptr<DecoderModel> ModelOfLargeKeys(const DecoderConfig& config) {
+  std::unique_ptr<DecoderModel> model = Made(config);
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
-  for (const LlamaLayerWeights& layer : model->weights().layers) {
+  for (const DecoderLayerWeights& layer : model->weights().layers) {
     at::Tensor qkv = layer.qkv.weight();
     qkv.narrow(0, 0, q_size).mul_(1e-3);
     qkv.narrow(0, q_size, qkv.size(0) - q_size).mul_(400);
@@ -324,7 +325,7 @@ std::unique_ptr<LlamaModel> ModelOfLargeKeys(const LlamaConfig& config) {
 }
 
 // The largest error of the logits that choose 6 tokens, over the largest logit.
-double ErrorOfFp8Cache(LlamaModel& model, KvScaleShape shape, KvCalibration calibration,
+double ErrorOfFp8Cache(DecoderModel& model, KvScaleShape shape, KvCalibration calibration,
                        std::vector<KvScales::Layer>* scales = nullptr) {
   auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 1,
                                                  .max_num_tokens = 16,
@@ -356,11 +357,11 @@ double ErrorOfFp8Cache(LlamaModel& model, KvScaleShape shape, KvCalibration cali
   return ((got - expected).abs().max() / expected.abs().max()).item<double>();
 }
 
-TEST(LlamaModelTest, CalibrationSetsTheScalesOfRotatedLayers) {
+TEST(DecoderModelTest, CalibrationSetsTheScalesOfRotatedLayers) {
   for (const QkNorm norm : {QkNorm::kNone, QkNorm::kWeighted}) {
-    LlamaConfig config = TinyConfig();
+    DecoderConfig config = TinyConfig();
     config.qk_norm = norm;
-    const std::unique_ptr<LlamaModel> model = ModelOfLargeKeys(config);
+    const std::unique_ptr<DecoderModel> model = ModelOfLargeKeys(config);
     for (const KvScaleShape shape : {KvScaleShape::kPerLayer, KvScaleShape::kPerHead}) {
       SCOPED_TRACE(testing::Message() << static_cast<int>(norm) << ", " << static_cast<int>(shape));
       std::vector<KvScales::Layer> scales;
@@ -401,8 +402,8 @@ class WatchedModel : public Model, private StepWatch {
   std::vector<std::string> names_;
 };
 
-TEST(LlamaModelTest, AWatchSeesTheKeysAndValuesOfRotatedLayers) {
-  const std::unique_ptr<LlamaModel> model = Made(TinyConfig());
+TEST(DecoderModelTest, AWatchSeesTheKeysAndValuesOfRotatedLayers) {
+  const std::unique_ptr<DecoderModel> model = Made(TinyConfig());
   WatchedModel watched(model.get());
   auto engine = CreateEngine(&watched, {.runner = {.max_num_seqs = 1}});
   ASSERT_TRUE(engine.ok()) << engine.status();
@@ -414,23 +415,23 @@ TEST(LlamaModelTest, AWatchSeesTheKeysAndValuesOfRotatedLayers) {
                             "layer 1 k", "layer 1 v", "layer 1 out"}));
 }
 
-TEST(LlamaModelTest, RefusesNormsThatTheConfigDoesWithoutAndAsksForThoseItHas) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, RefusesNormsThatTheConfigDoesWithoutAndAsksForThoseItHas) {
+  DecoderConfig config = TinyConfig();
   auto weights = MakeRandomWeights(config, {});
   config.qk_norm = QkNorm::kWeighted;
-  EXPECT_EQ(LlamaModel::Create(config, *weights, {}).status().message(),
+  EXPECT_EQ(DecoderModel::Create(config, *weights, {}).status().message(),
             "q_norm must be there, as the config asks for it: expected [16], got none");
   weights = MakeRandomWeights(config, {});
   config.qk_norm = QkNorm::kNone;
-  EXPECT_THAT(std::string(LlamaModel::Create(config, *weights, {}).status().message()),
+  EXPECT_THAT(std::string(DecoderModel::Create(config, *weights, {}).status().message()),
               HasSubstr("q_norm must not be there"));
 }
 
-TEST(LlamaModelTest, RefusesPositionsThatTheModelDoesNotKnow) {
-  const LlamaConfig config = TinyConfig();
+TEST(DecoderModelTest, RefusesPositionsThatTheModelDoesNotKnow) {
+  const DecoderConfig config = TinyConfig();
   auto weights = MakeRandomWeights(config, {});
   for (const int max_position : {0, -1, 65}) {
-    const auto model = LlamaModel::Create(config, *weights, {.max_position = max_position});
+    const auto model = DecoderModel::Create(config, *weights, {.max_position = max_position});
     EXPECT_THAT(std::string(model.status().message()),
                 HasSubstr("max_position must be in [1, 64]"));
   }

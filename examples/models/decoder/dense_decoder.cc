@@ -1,4 +1,4 @@
-#include "reprise/models/llama/dense_llama.h"
+#include "reprise/models/decoder/dense_decoder.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@
 #include <optional>
 
 #include "reprise/hf/rope.h"
-#include "reprise/models/llama/llama_config.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/decoder_weights.h"
 #include "reprise/models/moe/experts.h"
 #include "reprise/runner/ops/expert_linear.h"
 #include "reprise/runner/ops/linear.h"
@@ -33,9 +33,9 @@
 namespace reprise {
 namespace {
 
-class DenseLlama {
+class DenseDecoder {
  public:
-  DenseLlama(const LlamaModel& model, const DenseStorage& storage)
+  DenseDecoder(const DecoderModel& model, const DenseStorage& storage)
       : config_(model.config()), weights_(model.weights()), storage_(storage) {}
 
   at::Tensor Logits(const std::vector<int32_t>& tokens) {
@@ -44,7 +44,7 @@ class DenseLlama {
             .index_select(0, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())));
     if (config_.scale_embedding) x = x * std::sqrt(static_cast<float>(config_.hidden_size));
     for (int i = 0; i < config_.num_layers; ++i) {
-      const LlamaLayerWeights& layer = weights_.layers[i];
+      const DecoderLayerWeights& layer = weights_.layers[i];
       const at::Tensor attended = Attention(i, Norm(x, layer.input_norm));
       x = x + OptionalNorm(attended, layer.attention_output_norm);
       x = x + OptionalNorm(FeedForward(layer, Norm(x, layer.mlp_norm)), layer.mlp_output_norm);
@@ -129,7 +129,7 @@ class DenseLlama {
   }
 
   at::Tensor Attention(int i, const at::Tensor& x) const {
-    const LlamaLayerWeights& layer = weights_.layers[i];
+    const DecoderLayerWeights& layer = weights_.layers[i];
     const int64_t n = x.size(0);
     const int64_t num_q = config_.num_q_heads;
     const int64_t num_kv = config_.num_kv_heads;
@@ -196,21 +196,21 @@ class DenseLlama {
     return at::stack(rows);
   }
 
-  at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) const {
+  at::Tensor FeedForward(const DecoderLayerWeights& layer, const at::Tensor& x) const {
     if (layer.experts.has_value()) return Mixture(*layer.experts, x);
     return Apply(*layer.down, Gated(config_.activation, Apply(*layer.gate_up, x)));
   }
 
-  const LlamaConfig& config_;
-  const LlamaWeights& weights_;
+  const DecoderConfig& config_;
+  const DecoderWeights& weights_;
   const DenseStorage storage_;
 };
 
 }  // namespace
 
-at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens,
+at::Tensor DenseLogits(const DecoderModel& model, const std::vector<int32_t>& tokens,
                        const DenseStorage& storage) {
-  return DenseLlama(model, storage).Logits(tokens);
+  return DenseDecoder(model, storage).Logits(tokens);
 }
 
 }  // namespace reprise

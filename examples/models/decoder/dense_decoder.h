@@ -3,8 +3,8 @@
 //
 //   const at::Tensor expected = DenseLogits(*model, tokens);
 
-#ifndef REPRISE_MODELS_LLAMA_DENSE_LLAMA_H_
-#define REPRISE_MODELS_LLAMA_DENSE_LLAMA_H_
+#ifndef REPRISE_MODELS_DECODER_DENSE_DECODER_H_
+#define REPRISE_MODELS_DECODER_DENSE_DECODER_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/decoder/decoder_model.h"
 
 namespace reprise {
 
@@ -25,9 +25,9 @@ struct DenseStorage {
 };
 
 // [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU.
-at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens,
+at::Tensor DenseLogits(const DecoderModel& model, const std::vector<int32_t>& tokens,
                        const DenseStorage& storage = {});
 
 }  // namespace reprise
 
-#endif  // REPRISE_MODELS_LLAMA_DENSE_LLAMA_H_
+#endif  // REPRISE_MODELS_DECODER_DENSE_DECODER_H_

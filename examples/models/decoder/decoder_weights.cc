@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_weights.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@ struct LayerNames {
   std::string mlp_output_norm = {};  // empty: there is none
 };
 
-LayerNames LayerNamesOf(const LlamaConfig& config) {
+LayerNames LayerNamesOf(const DecoderConfig& config) {
   LayerNames names;
   if (config.architecture == Architecture::kLlama4) names.mlp = "feed_forward";
   if (config.norm_placement == NormPlacement::kBeforeAndAfter) {
@@ -33,17 +33,17 @@ LayerNames LayerNamesOf(const LlamaConfig& config) {
 }
 
 // The value of a norm's weight that changes nothing.
-double NeutralNorm(const LlamaConfig& config) {
+double NeutralNorm(const DecoderConfig& config) {
   return config.norm_weight == NormWeight::kOnePlus ? 0 : 1;
 }
 
 // A rank's heads and its elements of the feed-forward. Blocks of columns stay whole if possible.
-absl::StatusOr<HeadShare> HeadsOf(const LlamaConfig& config, const Ranks& ranks) {
+absl::StatusOr<HeadShare> HeadsOf(const DecoderConfig& config, const Ranks& ranks) {
   const int q_unit = config.block_columns / std::gcd(config.block_columns, config.head_dim);
   return HeadShareOf(config.num_q_heads, config.num_kv_heads, ranks, q_unit);
 }
 
-Share InnerOf(const LlamaConfig& config, const Ranks& ranks) {
+Share InnerOf(const DecoderConfig& config, const Ranks& ranks) {
   return AlignedShareOf(config.intermediate_size, ranks, std::max(64, config.block_columns));
 }
 
@@ -54,7 +54,7 @@ struct FeedForward {
 };
 
 // `name`: the feed-forward's, such as "mlp".
-absl::StatusOr<FeedForward> ReadFeedForward(const LlamaConfig& config, const std::string& name,
+absl::StatusOr<FeedForward> ReadFeedForward(const DecoderConfig& config, const std::string& name,
                                             const LayerReader& in) {
   const int64_t hidden = config.hidden_size;
   const int64_t inner = config.intermediate_size;
@@ -73,8 +73,8 @@ absl::StatusOr<FeedForward> ReadFeedForward(const LlamaConfig& config, const std
   return read;
 }
 
-absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer,
-                                            WeightSource& source) {
+absl::StatusOr<DecoderLayerWeights> ReadLayer(const DecoderConfig& config, int layer,
+                                              WeightSource& source) {
   const LayerReader in(source, DecoderLayerPrefix(layer));
   const LayerNames names = LayerNamesOf(config);
   const int64_t hidden = config.hidden_size;
@@ -128,38 +128,38 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
   REPRISE_ASSIGN_OR_RETURN(FeedForward feed_forward, ReadFeedForward(config, names.mlp, in));
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> mlp_output_norm,
                            optional_norm(names.mlp_output_norm, hidden, neutral));
-  return LlamaLayerWeights{.input_norm = std::move(input_norm),
-                           .qkv = std::move(qkv),
-                           .q_norm = std::move(q_norm),
-                           .k_norm = std::move(k_norm),
-                           .sinks = std::move(sinks),
-                           .kv_scales = kv_scales,
-                           .o = std::move(o),
-                           .attention_output_norm = std::move(attention_output_norm),
-                           .mlp_norm = std::move(mlp_norm),
-                           .gate_up = std::move(feed_forward.gate_up),
-                           .down = std::move(feed_forward.down),
-                           .experts = std::move(feed_forward.experts),
-                           .mlp_output_norm = std::move(mlp_output_norm)};
+  return DecoderLayerWeights{.input_norm = std::move(input_norm),
+                             .qkv = std::move(qkv),
+                             .q_norm = std::move(q_norm),
+                             .k_norm = std::move(k_norm),
+                             .sinks = std::move(sinks),
+                             .kv_scales = kv_scales,
+                             .o = std::move(o),
+                             .attention_output_norm = std::move(attention_output_norm),
+                             .mlp_norm = std::move(mlp_norm),
+                             .gate_up = std::move(feed_forward.gate_up),
+                             .down = std::move(feed_forward.down),
+                             .experts = std::move(feed_forward.experts),
+                             .mlp_output_norm = std::move(mlp_output_norm)};
 }
 
-absl::StatusOr<LlamaWeights> ReadAll(const LlamaConfig& config, WeightSource& source) {
+absl::StatusOr<DecoderWeights> ReadAll(const DecoderConfig& config, WeightSource& source) {
   // Refuses ranks that the model cannot be divided over.
-  REPRISE_RETURN_IF_ERROR(LlamaConfigOfRank(config, source.ranks()).status());
-  return ReadDecoder<LlamaWeights>({.vocab_size = config.vocab_size,
-                                    .hidden_size = config.hidden_size,
-                                    .num_layers = config.num_layers,
-                                    .ties_embeddings = config.tie_word_embeddings,
-                                    .neutral_norm = NeutralNorm(config)},
-                                   source,
-                                   [&](int layer) { return ReadLayer(config, layer, source); });
+  REPRISE_RETURN_IF_ERROR(DecoderConfigOfRank(config, source.ranks()).status());
+  return ReadDecoder<DecoderWeights>({.vocab_size = config.vocab_size,
+                                      .hidden_size = config.hidden_size,
+                                      .num_layers = config.num_layers,
+                                      .ties_embeddings = config.tie_word_embeddings,
+                                      .neutral_norm = NeutralNorm(config)},
+                                     source,
+                                     [&](int layer) { return ReadLayer(config, layer, source); });
 }
 
-std::vector<NamedWeight> NamedWeights(const LlamaWeights& weights) {
+std::vector<NamedWeight> NamedWeights(const DecoderWeights& weights) {
   std::vector<NamedWeight> named = {Named("embedding", weights.embedding),
                                     Named("final_norm", weights.final_norm),
                                     Named("lm_head", weights.lm_head)};
-  for (const LlamaLayerWeights& layer : weights.layers) {
+  for (const DecoderLayerWeights& layer : weights.layers) {
     named.insert(
         named.end(),
         {Named("input_norm", layer.input_norm), Named("qkv", layer.qkv),
@@ -174,20 +174,20 @@ std::vector<NamedWeight> NamedWeights(const LlamaWeights& weights) {
 }
 
 // Scales of attention are no weights: ReadLayer() reads them separately.
-bool IsUnused(const LlamaConfig& config, const std::string& name) {
+bool IsUnused(const DecoderConfig& config, const std::string& name) {
   return IsAttentionScale(name) ||
          IsUnusedDecoderTensor(name, {.ties_embeddings = config.tie_word_embeddings,
                                       .num_layers = config.num_layers,
                                       .num_prediction_layers = config.num_prediction_layers});
 }
 
-constexpr ModelWeights<LlamaConfig, LlamaWeights> kWeights = {
+constexpr ModelWeights<DecoderConfig, DecoderWeights> kWeights = {
     .read = ReadAll, .named = NamedWeights, .is_unused = IsUnused};
 
 }  // namespace
 
-absl::StatusOr<LlamaConfig> LlamaConfigOfRank(const LlamaConfig& config, const Ranks& ranks) {
-  LlamaConfig own = config;
+absl::StatusOr<DecoderConfig> DecoderConfigOfRank(const DecoderConfig& config, const Ranks& ranks) {
+  DecoderConfig own = config;
   REPRISE_ASSIGN_OR_RETURN(const HeadShare heads, HeadsOf(config, ranks));
   own.num_q_heads = static_cast<int>(heads.q.size);
   own.num_kv_heads = static_cast<int>(heads.kv.size);
@@ -203,26 +203,27 @@ absl::StatusOr<LlamaConfig> LlamaConfigOfRank(const LlamaConfig& config, const R
   return own;
 }
 
-std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
+std::vector<ExpectedTensor> DecoderTensors(const DecoderConfig& config) {
   return kWeights.Tensors(config);
 }
 
-absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors) {
+absl::Status CheckDecoderTensors(const DecoderConfig& config, const TensorViews& tensors) {
   return kWeights.CheckCheckpoint(config, tensors);
 }
 
-absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& folder, const LlamaConfig& config,
-                                              const LoadWeightsOptions& options) {
+absl::StatusOr<DecoderWeights> LoadDecoderWeights(const std::string& folder,
+                                                  const DecoderConfig& config,
+                                                  const LoadWeightsOptions& options) {
   return kWeights.Load(folder, config, options);
 }
 
-absl::StatusOr<LlamaWeights> MakeRandomWeights(const LlamaConfig& config,
-                                               const RandomWeightsOptions& options) {
+absl::StatusOr<DecoderWeights> MakeRandomWeights(const DecoderConfig& config,
+                                                 const RandomWeightsOptions& options) {
   return kWeights.Random(config, options, RandomSpread::kUntrained);
 }
 
-absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights,
-                               const Ranks& ranks) {
+absl::Status CheckDecoderWeights(const DecoderConfig& config, const DecoderWeights& weights,
+                                 const Ranks& ranks) {
   return kWeights.Check(config, weights, ranks);
 }
 

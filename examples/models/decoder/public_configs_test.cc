@@ -1,4 +1,4 @@
-#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/decoder/public_configs.h"
 
 #include <optional>
 #include <string>
@@ -7,16 +7,16 @@
 #include "gtest/gtest.h"
 #include "reprise/hf/paths.h"
 #include "reprise/hf/tensor_view.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_weights.h"
 
 namespace reprise {
 namespace {
 
 using testing::HasSubstr;
 
-int64_t NumParameters(const LlamaConfig& config) {
+int64_t NumParameters(const DecoderConfig& config) {
   int64_t sum = 0;
-  for (const ExpectedTensor& tensor : LlamaTensors(config)) sum += *NumElements(tensor.shape);
+  for (const ExpectedTensor& tensor : DecoderTensors(config)) sum += *NumElements(tensor.shape);
   return sum;
 }
 
@@ -29,7 +29,7 @@ TEST(LlamaPresetTest, HaveAsManyParametersAsThePublishedModels) {
 TEST(LlamaPresetTest, JargonIsTheModelThatComesWithTheProject) {
   const std::optional<std::string> folder = FindData("examples/models/jargon-llama", DataRoots());
   ASSERT_TRUE(folder.has_value());
-  const auto expected = LoadLlamaConfig(*folder);
+  const auto expected = LoadDecoderConfig(*folder);
   ASSERT_TRUE(expected.ok()) << expected.status();
   const auto preset = LlamaPreset("jargon");
   ASSERT_TRUE(preset.ok());

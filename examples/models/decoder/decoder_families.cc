@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_families.h"
+#include "reprise/models/decoder/decoder_families.h"
 
 #include <array>
 #include <cmath>
@@ -47,7 +47,7 @@ absl::StatusOr<std::optional<double>> ReadSoftcap(const JsonFields& fields, cons
 // Reads "layer_types", each `local` or "full_attention": whether each layer is local. nullopt if it
 // is absent.
 absl::StatusOr<std::optional<std::vector<bool>>> ReadLocalLayers(const JsonFields& fields,
-                                                                 const LlamaConfig& config,
+                                                                 const DecoderConfig& config,
                                                                  const char* local) {
   if (fields.Find("layer_types") == nullptr) return std::optional<std::vector<bool>>();
   REPRISE_ASSIGN_OR_RETURN(const json* const types, fields.Array("layer_types"));
@@ -66,14 +66,14 @@ absl::StatusOr<std::optional<std::vector<bool>>> ReadLocalLayers(const JsonField
   return std::optional(std::move(layers));
 }
 
-absl::Status ReadLlama(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadLlama(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
   config.o_bias = config.qkv_bias;
   REPRISE_ASSIGN_OR_RETURN(config.mlp_bias, ReadFlag(fields, "mlp_bias", false));
   return absl::OkStatus();
 }
 
-absl::Status ReadMistral(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadMistral(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
                            ReadSpan(fields, "sliding_window", 4096));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
@@ -88,7 +88,7 @@ absl::Status ReadMistral(const JsonFields& fields, LlamaConfig& config) {
 }
 
 // Qwen's windows: sliding_window counts only with use_sliding_window.
-absl::Status ReadQwenWindows(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadQwenWindows(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(const bool uses_window, ReadFlag(fields, "use_sliding_window", false));
   REPRISE_ASSIGN_OR_RETURN(std::optional<int> window, ReadSpan(fields, "sliding_window", 4096));
   if (!uses_window) window.reset();
@@ -112,12 +112,12 @@ absl::Status ReadQwenWindows(const JsonFields& fields, LlamaConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status ReadQwen2(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadQwen2(const JsonFields& fields, DecoderConfig& config) {
   config.qkv_bias = true;
   return ReadQwenWindows(fields, config);
 }
 
-absl::Status ReadQwen3(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadQwen3(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
   config.o_bias = config.qkv_bias;
   config.qk_norm = QkNorm::kWeighted;
@@ -153,7 +153,7 @@ absl::StatusOr<ExpertsConfig> ReadExperts(const JsonFields& fields, const char* 
   return experts;
 }
 
-absl::Status ReadQwen3Moe(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadQwen3Moe(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadQwen3(fields, config));
   // Every `step` layers one is a mixture; mlp_only_layers are not.
   REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> step,
@@ -183,10 +183,10 @@ absl::Status ReadQwen3Moe(const JsonFields& fields, LlamaConfig& config) {
   return absl::OkStatus();
 }
 
-// Every other layer, the first among them, has a window of `sliding_window` tokens, unless `layer_types`
-// says otherwise.
+// Every other layer, the first among them, has a window of `sliding_window` tokens, unless
+// `layer_types` says otherwise.
 absl::Status ReadAlternatingWindows(const JsonFields& fields, int default_window,
-                                    LlamaConfig& config) {
+                                    DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
                            ReadSpan(fields, "sliding_window", default_window));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
@@ -198,7 +198,7 @@ absl::Status ReadAlternatingWindows(const JsonFields& fields, int default_window
   return absl::OkStatus();
 }
 
-absl::Status ReadGptOss(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadGptOss(const JsonFields& fields, DecoderConfig& config) {
   if (config.activation != Activation::kSilu) return fields.Unexpected("hidden_act", "\"silu\"");
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", true));
   config.o_bias = config.qkv_bias;
@@ -216,7 +216,7 @@ absl::Status ReadGptOss(const JsonFields& fields, LlamaConfig& config) {
   return ReadAlternatingWindows(fields, 128, config);
 }
 
-absl::Status RefuseExperts(const JsonFields& fields, const LlamaConfig& config) {
+absl::Status RefuseExperts(const JsonFields& fields, const DecoderConfig& config) {
   constexpr char kExpected[] = "[], as mixtures of experts are not supported";
   if (fields.Find("moe_layers") != nullptr) {
     REPRISE_ASSIGN_OR_RETURN(const json* const layers, fields.Array("moe_layers"));
@@ -232,7 +232,7 @@ absl::Status RefuseExperts(const JsonFields& fields, const LlamaConfig& config) 
 
 // Whether each layer rotates.
 absl::StatusOr<std::vector<bool>> ReadRotatingLayers(const JsonFields& fields,
-                                                     const LlamaConfig& config) {
+                                                     const DecoderConfig& config) {
   std::vector<int64_t> flags;
   if (fields.Find("no_rope_layers") != nullptr) {
     REPRISE_ASSIGN_OR_RETURN(flags, fields.Ints("no_rope_layers", {.min = 0, .max = 1}));
@@ -271,7 +271,7 @@ absl::StatusOr<std::optional<QueryTemperature>> ReadTemperature(const JsonFields
                                         .floor_scale = static_cast<float>(floor.value_or(8192))});
 }
 
-absl::Status ReadLlama4(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadLlama4(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(RefuseExperts(fields, config));
   // The size of dense layers; intermediate_size is that of an expert.
   REPRISE_ASSIGN_OR_RETURN(const int64_t width,
@@ -303,7 +303,7 @@ absl::Status ReadLlama4(const JsonFields& fields, LlamaConfig& config) {
 }
 
 // What all Gemmas have.
-absl::Status ReadGemma(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadGemma(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(CheckIs(fields, "use_bidirectional_attention", false));
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
   config.o_bias = config.qkv_bias;
@@ -317,7 +317,7 @@ absl::Status ReadGemma(const JsonFields& fields, LlamaConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadGemma2(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
   REPRISE_ASSIGN_OR_RETURN(config.attention_softcap,
                            ReadSoftcap(fields, "attn_logit_softcapping", 50));
@@ -327,7 +327,7 @@ absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
   return ReadAlternatingWindows(fields, 4096, config);
 }
 
-absl::Status ReadGemma3(const JsonFields& fields, LlamaConfig& config) {
+absl::Status ReadGemma3(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
   config.qk_norm = QkNorm::kWeighted;
   REPRISE_ASSIGN_OR_RETURN(config.attention_softcap,
@@ -356,60 +356,60 @@ absl::Status ReadGemma3(const JsonFields& fields, LlamaConfig& config) {
 }
 
 constexpr std::array kFamilies = {
-    LlamaFamily{.architecture = Architecture::kLlama,
-                .kind = {"LlamaForCausalLM", "llama"},
-                .read = ReadLlama},
-    LlamaFamily{.architecture = Architecture::kMistral,
-                .kind = {"MistralForCausalLM", "mistral"},
-                .read = ReadMistral},
-    LlamaFamily{.architecture = Architecture::kQwen2,
-                .kind = {"Qwen2ForCausalLM", "qwen2"},
-                .read = ReadQwen2},
-    LlamaFamily{.architecture = Architecture::kQwen3,
-                .kind = {"Qwen3ForCausalLM", "qwen3"},
-                .default_head_dim = 128,
-                .read = ReadQwen3},
-    LlamaFamily{.architecture = Architecture::kLlama4,
-                .kind = {"Llama4ForCausalLM", "llama4_text"},
-                .default_theta = 500000,
-                .default_head_dim = 128,
-                .read = ReadLlama4},
-    LlamaFamily{.architecture = Architecture::kGemma2,
-                .kind = {"Gemma2ForCausalLM", "gemma2"},
-                .default_head_dim = 256,
-                .ties_embeddings = true,
-                .activation_field = "hidden_activation",
-                .default_activation = Activation::kGeluTanh,
-                .read = ReadGemma2},
-    LlamaFamily{.architecture = Architecture::kGemma3,
-                .kind = {"Gemma3ForCausalLM", "gemma3_text"},
-                .default_theta = 1000000,
-                .default_window_theta = 10000,
-                .default_head_dim = 256,
-                .ties_embeddings = true,
-                .activation_field = "hidden_activation",
-                .default_activation = Activation::kGeluTanh,
-                .read = ReadGemma3},
-    LlamaFamily{.architecture = Architecture::kQwen3Moe,
-                .kind = {"Qwen3MoeForCausalLM", "qwen3_moe"},
-                .read = ReadQwen3Moe},
-    LlamaFamily{.architecture = Architecture::kGptOss,
-                .kind = {"GptOssForCausalLM", "gpt_oss"},
-                .default_theta = 150000,
-                .default_head_dim = 64,
-                .read = ReadGptOss},
+    DecoderFamily{.architecture = Architecture::kLlama,
+                  .kind = {"LlamaForCausalLM", "llama"},
+                  .read = ReadLlama},
+    DecoderFamily{.architecture = Architecture::kMistral,
+                  .kind = {"MistralForCausalLM", "mistral"},
+                  .read = ReadMistral},
+    DecoderFamily{.architecture = Architecture::kQwen2,
+                  .kind = {"Qwen2ForCausalLM", "qwen2"},
+                  .read = ReadQwen2},
+    DecoderFamily{.architecture = Architecture::kQwen3,
+                  .kind = {"Qwen3ForCausalLM", "qwen3"},
+                  .default_head_dim = 128,
+                  .read = ReadQwen3},
+    DecoderFamily{.architecture = Architecture::kLlama4,
+                  .kind = {"Llama4ForCausalLM", "llama4_text"},
+                  .default_theta = 500000,
+                  .default_head_dim = 128,
+                  .read = ReadLlama4},
+    DecoderFamily{.architecture = Architecture::kGemma2,
+                  .kind = {"Gemma2ForCausalLM", "gemma2"},
+                  .default_head_dim = 256,
+                  .ties_embeddings = true,
+                  .activation_field = "hidden_activation",
+                  .default_activation = Activation::kGeluTanh,
+                  .read = ReadGemma2},
+    DecoderFamily{.architecture = Architecture::kGemma3,
+                  .kind = {"Gemma3ForCausalLM", "gemma3_text"},
+                  .default_theta = 1000000,
+                  .default_window_theta = 10000,
+                  .default_head_dim = 256,
+                  .ties_embeddings = true,
+                  .activation_field = "hidden_activation",
+                  .default_activation = Activation::kGeluTanh,
+                  .read = ReadGemma3},
+    DecoderFamily{.architecture = Architecture::kQwen3Moe,
+                  .kind = {"Qwen3MoeForCausalLM", "qwen3_moe"},
+                  .read = ReadQwen3Moe},
+    DecoderFamily{.architecture = Architecture::kGptOss,
+                  .kind = {"GptOssForCausalLM", "gpt_oss"},
+                  .default_theta = 150000,
+                  .default_head_dim = 64,
+                  .read = ReadGptOss},
 };
 
 }  // namespace
 
-std::vector<ModelKind> LlamaKinds() {
+std::vector<ModelKind> DecoderKinds() {
   std::vector<ModelKind> kinds;
-  for (const LlamaFamily& family : kFamilies) kinds.push_back(family.kind);
+  for (const DecoderFamily& family : kFamilies) kinds.push_back(family.kind);
   return kinds;
 }
 
-absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields) {
-  REPRISE_ASSIGN_OR_RETURN(const size_t index, FindModelKind(fields, LlamaKinds()));
+absl::StatusOr<const DecoderFamily*> FindDecoderFamily(const JsonFields& fields) {
+  REPRISE_ASSIGN_OR_RETURN(const size_t index, FindModelKind(fields, DecoderKinds()));
   return &kFamilies[index];
 }
 

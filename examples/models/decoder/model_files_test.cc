@@ -12,7 +12,7 @@
 #include "reprise/hf/checkpoint.h"
 #include "reprise/hf/safetensors.h"
 #include "reprise/hf/tensor_view.h"
-#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 
 namespace reprise {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 
 TEST(ModelFilesTest, JargonLlamaIsReadWhole) {
   const std::string folder = "examples/models/jargon-llama";
-  const absl::StatusOr<LlamaConfig> config = LoadLlamaConfig(folder);
+  const absl::StatusOr<DecoderConfig> config = LoadDecoderConfig(folder);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->vocab_size, 4096);
   EXPECT_THAT(config->eos_token_ids, ElementsAre(1));
@@ -42,7 +42,7 @@ class GoldenModelTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(GoldenModelTest, WeightsHaveTheShapesOfTheConfig) {
-  const absl::StatusOr<LlamaConfig> config = LoadLlamaConfig(folder_);
+  const absl::StatusOr<DecoderConfig> config = LoadDecoderConfig(folder_);
   ASSERT_TRUE(config.ok()) << config.status();
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder_);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();

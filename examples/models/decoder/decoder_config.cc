@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 
 #include <string_view>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "reprise/hf/fp8_config.h"
 #include "reprise/hf/json_fields.h"
 #include "reprise/hf/rope.h"
-#include "reprise/models/llama/llama_families.h"
+#include "reprise/models/decoder/decoder_families.h"
 
 namespace reprise {
 namespace {
@@ -25,7 +25,7 @@ struct Heads {
 };
 
 absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size,
-                                const LlamaFamily& family) {
+                                const DecoderFamily& family) {
   Heads heads;
   REPRISE_ASSIGN_OR_RETURN(heads.num_q_heads, ReadInt(fields, "num_attention_heads", kHeadsRange));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> num_kv_heads,
@@ -54,7 +54,7 @@ absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size,
   return heads;
 }
 
-absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaFamily& family) {
+absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const DecoderFamily& family) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> name,
                            ReadActivationName(fields, family.activation_field));
   if (!name) return family.default_activation;
@@ -64,9 +64,9 @@ absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaF
 }
 
 // The members that all families have in common.
-absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFamily& family) {
+absl::StatusOr<DecoderConfig> ReadDecoder(const JsonFields& fields, const DecoderFamily& family) {
   REPRISE_RETURN_IF_ERROR(AcceptFp8Weights(fields));
-  LlamaConfig config;
+  DecoderConfig config;
   config.architecture = family.architecture;
   config.block_columns = Fp8BlockColumns(fields);
   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
@@ -103,16 +103,16 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
 
 }  // namespace
 
-absl::StatusOr<LlamaConfig> ParseLlamaConfig(const json& config) {
+absl::StatusOr<DecoderConfig> ParseDecoderConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(config, "config.json"));
-  REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* const family, FindLlamaFamily(fields));
-  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, ReadDecoder(fields, *family));
+  REPRISE_ASSIGN_OR_RETURN(const DecoderFamily* const family, FindDecoderFamily(fields));
+  REPRISE_ASSIGN_OR_RETURN(DecoderConfig result, ReadDecoder(fields, *family));
   REPRISE_RETURN_IF_ERROR(family->read(fields, result));
   return result;
 }
 
-absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder) {
-  return LoadModelConfig(folder, ParseLlamaConfig);
+absl::StatusOr<DecoderConfig> LoadDecoderConfig(const std::string& folder) {
+  return LoadModelConfig(folder, ParseDecoderConfig);
 }
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// Heads that draft from a LlamaModel's hidden states.
+// Heads that draft from a DecoderModel's hidden states.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@
 #include "gtest/gtest.h"
 #include "reprise/engine/create_engine.h"
 #include "reprise/engine/testing/run_all.h"
-#include "reprise/models/llama/llama_model.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
 #include "reprise/runner/speculation/draft_heads.h"
 
 namespace reprise {
@@ -26,8 +26,8 @@ namespace {
 constexpr int kHidden = 48;
 constexpr int kNumDrafts = 2;
 
-std::unique_ptr<LlamaModel> MakeModel() {
-  LlamaConfig config;
+std::unique_ptr<DecoderModel> MakeModel() {
+  DecoderConfig config;
   config.hidden_size = kHidden;
   config.intermediate_size = 40;
   config.num_layers = 2;
@@ -40,11 +40,11 @@ std::unique_ptr<LlamaModel> MakeModel() {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
   // With a deviation of 0.02 attention would be almost uniform.
-  for (LlamaLayerWeights& layer : weights->layers) {
+  for (DecoderLayerWeights& layer : weights->layers) {
     at::Tensor qkv = layer.qkv.weight();
     qkv.mul_(40);
   }
-  auto model = LlamaModel::Create(config, *std::move(weights), {});
+  auto model = DecoderModel::Create(config, *std::move(weights), {});
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -74,7 +74,7 @@ class OutputMatrixAgain : public DraftHeads {
   at::Tensor matrix_;
 };
 
-std::map<int64_t, std::vector<int32_t>> TextsOf(LlamaModel& model, DraftHeads* heads,
+std::map<int64_t, std::vector<int32_t>> TextsOf(DecoderModel& model, DraftHeads* heads,
                                                 GraphSetOptions::Mode graphs,
                                                 const std::vector<Request>& requests) {
   ModelEngineOptions options = {.runner = {.max_num_seqs = static_cast<int>(requests.size()),
@@ -93,8 +93,8 @@ std::map<int64_t, std::vector<int32_t>> TextsOf(LlamaModel& model, DraftHeads* h
   return texts;
 }
 
-TEST(LlamaHeadsTest, SeeTheStateThatGaveTheNewestToken) {
-  const std::unique_ptr<LlamaModel> model = MakeModel();
+TEST(DecoderHeadsTest, SeeTheStateThatGaveTheNewestToken) {
+  const std::unique_ptr<DecoderModel> model = MakeModel();
   OutputMatrixAgain heads(model->weights().lm_head.weight());
   TextsOf(*model, &heads, GraphSetOptions::Mode::kOff,
           {{.prompt = {7, 3, 21, 4}, .max_new_tokens = 40}});
@@ -102,8 +102,8 @@ TEST(LlamaHeadsTest, SeeTheStateThatGaveTheNewestToken) {
   EXPECT_EQ(heads.num_rows_same, heads.num_rows_seen);
 }
 
-TEST(LlamaHeadsTest, DraftsDoNotChangeTheTexts) {
-  const std::unique_ptr<LlamaModel> model = MakeModel();
+TEST(DecoderHeadsTest, DraftsDoNotChangeTheTexts) {
+  const std::unique_ptr<DecoderModel> model = MakeModel();
   const std::vector<Request> requests = {
       {.prompt = {7, 3, 21, 4}, .max_new_tokens = 40},
       {.prompt = {1}, .max_new_tokens = 30},

@@ -1,4 +1,4 @@
-// Any bytes as config.json: refused, or the numbers fit together as llama_config.h promises.
+// Any bytes as config.json: refused, or the numbers fit together as decoder_config.h promises.
 
 #include <glog/logging.h>
 
@@ -12,13 +12,13 @@
 #include "reprise/hf/config_fields.h"
 #include "reprise/hf/rope.h"
 #include "reprise/hf/strict_json.h"
-#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<nlohmann::json> value =
       reprise::ParseJson(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!value.ok()) return 0;
-  const absl::StatusOr<reprise::LlamaConfig> config = reprise::ParseLlamaConfig(*value);
+  const absl::StatusOr<reprise::DecoderConfig> config = reprise::ParseDecoderConfig(*value);
   if (!config.ok()) return 0;
   CHECK_EQ(config->num_q_heads % config->num_kv_heads, 0);
   CHECK_GT(config->hidden_size, 0);
@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(std::isfinite(frequency)) << frequency;
     CHECK_GE(frequency, 0);
   }
-  const absl::StatusOr<reprise::LlamaConfig> merged =
+  const absl::StatusOr<reprise::DecoderConfig> merged =
       reprise::WithGenerationConfig(*config, *value);
   CHECK(merged.ok()) << merged.status();  // the same end tokens once more
   CHECK(merged->eos_token_ids == config->eos_token_ids);

@@ -1,4 +1,4 @@
-#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/decoder/decoder_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ json Llama32() {
 }
 
 std::string ErrorOf(const json& config) {
-  const absl::StatusOr<LlamaConfig> result = ParseLlamaConfig(config);
+  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
   if (result.ok()) return "no error";
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(result.status().message());
@@ -51,8 +51,8 @@ std::string ErrorWith(const std::string& name, const json& value) {
   return ErrorOf(config);
 }
 
-TEST(LlamaConfigTest, ReadsLlama32) {
-  const absl::StatusOr<LlamaConfig> config = ParseLlamaConfig(Llama32());
+TEST(DecoderConfigTest, ReadsLlama32) {
+  const absl::StatusOr<DecoderConfig> config = ParseDecoderConfig(Llama32());
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->architecture, Architecture::kLlama);
   EXPECT_EQ(config->hidden_size, 2048);
@@ -73,14 +73,14 @@ TEST(LlamaConfigTest, ReadsLlama32) {
   EXPECT_THAT(config->eos_token_ids, ElementsAre(128001));
 }
 
-TEST(LlamaConfigTest, FieldsThatAreCustomarilyLeftOutHaveDefaults) {
+TEST(DecoderConfigTest, FieldsThatAreCustomarilyLeftOutHaveDefaults) {
   json small = Llama32();
   for (const char* name : {"attention_bias", "bos_token_id", "eos_token_id", "head_dim",
                            "hidden_act", "mlp_bias", "num_key_value_heads", "rope_scaling",
                            "rope_theta", "tie_word_embeddings", "torch_dtype", "model_type"}) {
     small.erase(name);
   }
-  const absl::StatusOr<LlamaConfig> config = ParseLlamaConfig(small);
+  const absl::StatusOr<DecoderConfig> config = ParseDecoderConfig(small);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->num_kv_heads, 32);
   EXPECT_EQ(config->head_dim, 64);  // 2048 / 32
@@ -92,36 +92,36 @@ TEST(LlamaConfigTest, FieldsThatAreCustomarilyLeftOutHaveDefaults) {
   EXPECT_THAT(config->eos_token_ids, IsEmpty());
 }
 
-TEST(LlamaConfigTest, NullIsAsGoodAsNothing) {
+TEST(DecoderConfigTest, NullIsAsGoodAsNothing) {
   json config = Llama32();
   config["head_dim"] = nullptr;
   config["num_key_value_heads"] = nullptr;
   config["quantization_config"] = nullptr;
   ASSERT_EQ(ErrorOf(config), "no error");
-  EXPECT_EQ(ParseLlamaConfig(config)->num_kv_heads, 32);
+  EXPECT_EQ(ParseDecoderConfig(config)->num_kv_heads, 32);
 }
 
-TEST(LlamaConfigTest, TheTypeHasTwoNames) {
+TEST(DecoderConfigTest, TheTypeHasTwoNames) {
   json config = Llama32();
   config["dtype"] = "float16";
-  EXPECT_EQ(ParseLlamaConfig(config)->dtype, DType::kFloat16);  // the newer name goes first
+  EXPECT_EQ(ParseDecoderConfig(config)->dtype, DType::kFloat16);  // the newer name goes first
   config["dtype"] = "int8";
   EXPECT_THAT(ErrorOf(config), HasSubstr("dtype: expected \"float32\""));
   config["dtype"] = "float8_e4m3fn";
   EXPECT_THAT(ErrorOf(config), HasSubstr("got \"float8_e4m3fn\""));
 }
 
-TEST(LlamaConfigTest, HeadsNeedNotFillTheHiddenSize) {
+TEST(DecoderConfigTest, HeadsNeedNotFillTheHiddenSize) {
   json config = Llama32();
   config["hidden_size"] = 70;
   config["num_attention_heads"] = 9;
   config["num_key_value_heads"] = 3;
   config["head_dim"] = 80;
   EXPECT_EQ(ErrorOf(config), "no error");
-  EXPECT_EQ(ParseLlamaConfig(config)->head_dim, 80);
+  EXPECT_EQ(ParseDecoderConfig(config)->head_dim, 80);
 }
 
-TEST(LlamaConfigTest, RefusesAnotherArchitectureInOneSentence) {
+TEST(DecoderConfigTest, RefusesAnotherArchitectureInOneSentence) {
   const std::string supported =
       "expected a supported architecture (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
       "Qwen3ForCausalLM, Llama4ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, "
@@ -142,7 +142,7 @@ TEST(LlamaConfigTest, RefusesAnotherArchitectureInOneSentence) {
   EXPECT_THAT(ErrorOf(config), HasSubstr("architectures: " + supported + "nothing"));
 }
 
-TEST(LlamaConfigTest, NamesEachFieldThatIsMissing) {
+TEST(DecoderConfigTest, NamesEachFieldThatIsMissing) {
   for (const char* name :
        {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size", "max_position_embeddings", "rms_norm_eps"}) {
@@ -154,7 +154,7 @@ TEST(LlamaConfigTest, NamesEachFieldThatIsMissing) {
   }
 }
 
-TEST(LlamaConfigTest, NamesEachIntegerThatIsNone) {
+TEST(DecoderConfigTest, NamesEachIntegerThatIsNone) {
   for (const char* name :
        {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size", "max_position_embeddings", "num_key_value_heads", "head_dim"}) {
@@ -168,7 +168,7 @@ TEST(LlamaConfigTest, NamesEachIntegerThatIsNone) {
   }
 }
 
-TEST(LlamaConfigTest, NamesOtherFieldsOfAWrongTypeOrRange) {
+TEST(DecoderConfigTest, NamesOtherFieldsOfAWrongTypeOrRange) {
   EXPECT_THAT(ErrorWith("rms_norm_eps", 0),
               HasSubstr("rms_norm_eps: expected a number in [1e-12, 1], got 0"));
   EXPECT_THAT(ErrorWith("rms_norm_eps", "1e-5"), HasSubstr("rms_norm_eps: expected a number"));
@@ -186,7 +186,7 @@ TEST(LlamaConfigTest, NamesOtherFieldsOfAWrongTypeOrRange) {
   EXPECT_THAT(ErrorOf(json::array()), HasSubstr("config.json: expected an object, got []"));
 }
 
-TEST(LlamaConfigTest, NamesNumbersThatContradictEachOther) {
+TEST(DecoderConfigTest, NamesNumbersThatContradictEachOther) {
   EXPECT_EQ(
       ErrorWith("num_key_value_heads", 5),
       "config.json: num_key_value_heads: expected a divisor of num_attention_heads (32), got 5");
@@ -206,7 +206,7 @@ TEST(LlamaConfigTest, NamesNumbersThatContradictEachOther) {
       HasSubstr("num_attention_heads * head_dim: expected at most 4194304, got 65536 * 4096"));
 }
 
-TEST(LlamaConfigTest, NamesTokensOutsideTheVocabulary) {
+TEST(DecoderConfigTest, NamesTokensOutsideTheVocabulary) {
   for (const json& value : {json(-1), json(128256), json(1.5), json("</s>"),
                             json::array({1, 128256}), json::array({"1"})}) {
     EXPECT_THAT(ErrorWith("eos_token_id", value),
@@ -216,14 +216,14 @@ TEST(LlamaConfigTest, NamesTokensOutsideTheVocabulary) {
   EXPECT_EQ(ErrorWith("eos_token_id", json::array()), "no error");
 }
 
-TEST(LlamaConfigTest, IgnoresTheTokenThatNothingUses) {
+TEST(DecoderConfigTest, IgnoresTheTokenThatNothingUses) {
   for (const json& value :
        {json(-1), json(128256), json::array({1, 2}), json("<s>"), json(nullptr), json(1e300)}) {
     EXPECT_EQ(ErrorWith("bos_token_id", value), "no error") << value;
   }
 }
 
-TEST(LlamaConfigTest, ReadsOtherFormsOfTheSameConfig) {
+TEST(DecoderConfigTest, ReadsOtherFormsOfTheSameConfig) {
   json other = Llama32();
   other["hidden_size"] = 2048.0;
   other["num_hidden_layers"] = 1.6e1;
@@ -231,7 +231,7 @@ TEST(LlamaConfigTest, ReadsOtherFormsOfTheSameConfig) {
   other["rope_scaling"]["original_max_position_embeddings"] = 8192.0;
   other["hidden_act"] = "swish";
   other["dtype"] = "auto";
-  const absl::StatusOr<LlamaConfig> config = ParseLlamaConfig(other);
+  const absl::StatusOr<DecoderConfig> config = ParseDecoderConfig(other);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->hidden_size, 2048);
   EXPECT_EQ(config->num_layers, 16);
@@ -241,10 +241,10 @@ TEST(LlamaConfigTest, ReadsOtherFormsOfTheSameConfig) {
   EXPECT_EQ(config->dtype, DType::kBFloat16);
 }
 
-TEST(LlamaConfigTest, EndTokensOfBothFilesAreJoined) {
+TEST(DecoderConfigTest, EndTokensOfBothFilesAreJoined) {
   json json_config = Llama32();
   json_config["eos_token_id"] = {128009, 128001};
-  const LlamaConfig config = *ParseLlamaConfig(json_config);
+  const DecoderConfig config = *ParseDecoderConfig(json_config);
   EXPECT_THAT(config.eos_token_ids, ElementsAre(128001, 128009));
   const auto joined = [&](const json& ids) {
     return WithGenerationConfig(config, {{"eos_token_id", ids}});
@@ -258,7 +258,7 @@ TEST(LlamaConfigTest, EndTokensOfBothFilesAreJoined) {
   EXPECT_FALSE(WithGenerationConfig(config, json::array()).ok());
 }
 
-TEST(LlamaConfigTest, SurvivesEveryTruncationAndRandomBytes) {
+TEST(DecoderConfigTest, SurvivesEveryTruncationAndRandomBytes) {
   const std::string text = Llama32().dump();
   for (size_t length = 0; length < text.size(); ++length)
     EXPECT_FALSE(ParseJson(text.substr(0, length)).ok()) << length;
@@ -271,7 +271,7 @@ TEST(LlamaConfigTest, SurvivesEveryTruncationAndRandomBytes) {
       damaged[random() % damaged.size()] = static_cast<char>(random() % 95 + 32);
     const absl::StatusOr<json> value = ParseJson(damaged);
     if (!value.ok()) continue;
-    const absl::StatusOr<LlamaConfig> config = ParseLlamaConfig(*value);
+    const absl::StatusOr<DecoderConfig> config = ParseDecoderConfig(*value);
     if (!config.ok()) continue;
     EXPECT_EQ(config->num_q_heads % config->num_kv_heads, 0) << damaged;
     EXPECT_EQ(RopeFrequencies(config->rope, config->head_dim).size() * 2,
@@ -279,9 +279,9 @@ TEST(LlamaConfigTest, SurvivesEveryTruncationAndRandomBytes) {
   }
 }
 
-class LoadLlamaConfigTest : public testing::Test {
+class LoadDecoderConfigTest : public testing::Test {
  protected:
-  LoadLlamaConfigTest() : folder_(testing::TempDir() + "/config.XXXXXX") {
+  LoadDecoderConfigTest() : folder_(testing::TempDir() + "/config.XXXXXX") {
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
   }
   void Write(const std::string& name, const std::string& text) {
@@ -290,44 +290,45 @@ class LoadLlamaConfigTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(LoadLlamaConfigTest, ReadsBothFiles) {
+TEST_F(LoadDecoderConfigTest, ReadsBothFiles) {
   Write("config.json", Llama32().dump());
-  EXPECT_THAT(LoadLlamaConfig(folder_)->eos_token_ids, ElementsAre(128001));
+  EXPECT_THAT(LoadDecoderConfig(folder_)->eos_token_ids, ElementsAre(128001));
   Write("generation_config.json", R"({"eos_token_id": [128009]})");
-  EXPECT_THAT(LoadLlamaConfig(folder_)->eos_token_ids, ElementsAre(128001, 128009));
+  EXPECT_THAT(LoadDecoderConfig(folder_)->eos_token_ids, ElementsAre(128001, 128009));
 }
 
-TEST_F(LoadLlamaConfigTest, ReadsNumbersThatOnlyPythonWrites) {
+TEST_F(LoadDecoderConfigTest, ReadsNumbersThatOnlyPythonWrites) {
   std::string text = Llama32().dump();
   text.back() = ',';
   Write("config.json", text + R"("time_step_limit": [0.0, Infinity], "other": NaN})");
-  EXPECT_EQ(LoadLlamaConfig(folder_)->num_layers, 16);
+  EXPECT_EQ(LoadDecoderConfig(folder_)->num_layers, 16);
   Write("config.json", text + R"("rope_theta_": -Infinity, "head_dim": Infinity})");
-  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(), HasSubstr("\"head_dim\" occurs twice"));
+  EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
+              HasSubstr("\"head_dim\" occurs twice"));
   text.replace(text.find("1e-05"), 5, "Infinity");
   Write("config.json", text + R"("other": NaN})");
-  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
+  EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
               HasSubstr("rms_norm_eps: expected a number in [1e-12, 1], got Infinity"));
 }
 
-TEST_F(LoadLlamaConfigTest, NamesTheFileInItsErrors) {
-  EXPECT_EQ(LoadLlamaConfig(folder_).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
+TEST_F(LoadDecoderConfigTest, NamesTheFileInItsErrors) {
+  EXPECT_EQ(LoadDecoderConfig(folder_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
               HasSubstr(folder_ + "/config.json: No such file"));
   Write("config.json", "{");
-  EXPECT_EQ(LoadLlamaConfig(folder_).status().message(),
+  EXPECT_EQ(LoadDecoderConfig(folder_).status().message(),
             folder_ +
                 "/config.json: not valid JSON at line 1, column 2: expected string literal, "
                 "got end of input");
   Write("config.json", "{}");
-  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
+  EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
               HasSubstr(folder_ + "/config.json: architectures: expected"));
   Write("config.json", Llama32().dump());
   Write("generation_config.json", "");
-  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
+  EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
               HasSubstr("generation_config.json: the file is empty"));
   Write("generation_config.json", R"({"eos_token_id": 1e9})");
-  EXPECT_THAT(LoadLlamaConfig(folder_).status().message(),
+  EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
               HasSubstr(folder_ + "/generation_config.json: eos_token_id: expected"));
 }
 

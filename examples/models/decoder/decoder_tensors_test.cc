@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/hf/tensor_view.h"
-#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/decoder/decoder_weights.h"
 
 namespace reprise {
 namespace {
@@ -13,8 +13,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-LlamaConfig TinyConfig() {
-  LlamaConfig config;
+DecoderConfig TinyConfig() {
+  DecoderConfig config;
   config.hidden_size = 6;
   config.intermediate_size = 10;
   config.num_layers = 2;
@@ -26,21 +26,21 @@ LlamaConfig TinyConfig() {
   return config;
 }
 
-TensorViews ViewsFor(const LlamaConfig& config) {
+TensorViews ViewsFor(const DecoderConfig& config) {
   TensorViews views;
-  for (const ExpectedTensor& tensor : LlamaTensors(config)) {
+  for (const ExpectedTensor& tensor : DecoderTensors(config)) {
     views[tensor.name] = {.type = StoredType::kBFloat16, .shape = tensor.shape, .bytes = {}};
   }
   return views;
 }
 
-std::string Problem(const LlamaConfig& config, const TensorViews& views) {
-  const absl::Status status = CheckLlamaTensors(config, views);
+std::string Problem(const DecoderConfig& config, const TensorViews& views) {
+  const absl::Status status = CheckDecoderTensors(config, views);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   return std::string(status.message());
 }
 
-TEST(LlamaTensorsTest, NamesWhatHuggingFaceNames) {
+TEST(DecoderTensorsTest, NamesWhatHuggingFaceNames) {
   const TensorViews views = ViewsFor(TinyConfig());
   EXPECT_EQ(views.size(), 2u + 2 * 9);  // embedding, norm, and nine a layer
   EXPECT_EQ(views.at("model.layers.1.self_attn.q_proj.weight").shape,
@@ -49,11 +49,11 @@ TEST(LlamaTensorsTest, NamesWhatHuggingFaceNames) {
   EXPECT_EQ(views.at("model.layers.0.self_attn.o_proj.weight").shape,
             (std::vector<int64_t>{6, 12}));
   EXPECT_EQ(views.at("model.layers.0.mlp.down_proj.weight").shape, (std::vector<int64_t>{6, 10}));
-  EXPECT_TRUE(CheckLlamaTensors(TinyConfig(), views).ok());
+  EXPECT_TRUE(CheckDecoderTensors(TinyConfig(), views).ok());
 }
 
-TEST(LlamaTensorsTest, BiasesAndAnUntiedHeadAreAskedForWhereTheConfigHasThem) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderTensorsTest, BiasesAndAnUntiedHeadAreAskedForWhereTheConfigHasThem) {
+  DecoderConfig config = TinyConfig();
   config.qkv_bias = true;
   config.o_bias = true;
   config.mlp_bias = true;
@@ -64,8 +64,8 @@ TEST(LlamaTensorsTest, BiasesAndAnUntiedHeadAreAskedForWhereTheConfigHasThem) {
   EXPECT_EQ(views.at("lm_head.weight").shape, (std::vector<int64_t>{7, 6}));
 }
 
-TEST(LlamaTensorsTest, FamiliesHaveTensorsAndNamesOfTheirOwn) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderTensorsTest, FamiliesHaveTensorsAndNamesOfTheirOwn) {
+  DecoderConfig config = TinyConfig();
   config.qkv_bias = true;
   config.qk_norm = QkNorm::kWeighted;
   TensorViews views = ViewsFor(config);
@@ -92,7 +92,7 @@ TEST(LlamaTensorsTest, FamiliesHaveTensorsAndNamesOfTheirOwn) {
             (std::vector<int64_t>{10, 6}));
 }
 
-TEST(LlamaTensorsTest, AllProblemsAreNamedAtOnce) {
+TEST(DecoderTensorsTest, AllProblemsAreNamedAtOnce) {
   TensorViews views = ViewsFor(TinyConfig());
   views.erase("model.norm.weight");
   views.erase("model.layers.0.self_attn.k_proj.weight");
@@ -108,7 +108,7 @@ TEST(LlamaTensorsTest, AllProblemsAreNamedAtOnce) {
             Not(HasSubstr("\n"))));
 }
 
-TEST(LlamaTensorsTest, NamesATensorOfIntegers) {
+TEST(DecoderTensorsTest, NamesATensorOfIntegers) {
   TensorViews views = ViewsFor(TinyConfig());
   views.at("model.layers.1.mlp.up_proj.weight").type = StoredType::kInt8;
   EXPECT_THAT(
@@ -116,27 +116,27 @@ TEST(LlamaTensorsTest, NamesATensorOfIntegers) {
       HasSubstr("model.layers.1.mlp.up_proj.weight must be of 16, 32 or 64 bit floats, got I8"));
 }
 
-TEST(LlamaTensorsTest, OfManyOfAKindTheFirstAreNamedAndTheRestCounted) {
+TEST(DecoderTensorsTest, OfManyOfAKindTheFirstAreNamedAndTheRestCounted) {
   EXPECT_THAT(Problem(TinyConfig(), {}),
               AllOf(HasSubstr("missing tensors: model.embed_tokens.weight, model.layers.0."),
                     HasSubstr("and 16 more")));  // of 20
 }
 
-TEST(LlamaTensorsTest, AcceptsPredictionLayersOfTheConfig) {
-  LlamaConfig config = TinyConfig();
+TEST(DecoderTensorsTest, AcceptsPredictionLayersOfTheConfig) {
+  DecoderConfig config = TinyConfig();
   TensorViews views = ViewsFor(config);
   views["model.layers.2.eh_proj.weight"] = {.shape = {6, 12}, .bytes = {}};
   views["mtp.fc.weight"] = {.shape = {6, 12}, .bytes = {}};
   EXPECT_THAT(Problem(config, views), HasSubstr("unknown tensors: model.layers.2.eh_proj.weight"));
   config.num_prediction_layers = 1;
-  EXPECT_TRUE(CheckLlamaTensors(config, views).ok());
+  EXPECT_TRUE(CheckDecoderTensors(config, views).ok());
 }
 
-TEST(LlamaTensorsTest, KnownTensorsWithoutAUseMayStandThere) {
+TEST(DecoderTensorsTest, KnownTensorsWithoutAUseMayStandThere) {
   TensorViews views = ViewsFor(TinyConfig());
   views["model.layers.0.self_attn.rotary_emb.inv_freq"] = {.shape = {2}, .bytes = {}};
   views["lm_head.weight"] = {.shape = {7, 6}, .bytes = {}};
-  EXPECT_TRUE(CheckLlamaTensors(TinyConfig(), views).ok());
+  EXPECT_TRUE(CheckDecoderTensors(TinyConfig(), views).ok());
 }
 
 }  // namespace
