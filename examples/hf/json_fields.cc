@@ -70,13 +70,13 @@ absl::Status JsonFields::Unexpected(std::string_view name, std::string_view expe
                    value == nullptr ? "nothing" : DescribeJson(*value)));
 }
 
-absl::Status JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) const {
+absl::Status JsonFields::RefuseOthers(absl::Span<const std::string_view> known) const {
   constexpr size_t kMaxListLength = 175;
   for (const auto& [name, value] : object_->items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where_, ": ", DescribeJson(name), " is not supported; known are ",
-                       BoundedList({known.begin(), known.size()}, kMaxListLength)));
+      return absl::InvalidArgumentError(absl::StrCat(where_, ": ", DescribeJson(name),
+                                                     " is not supported; known are ",
+                                                     BoundedList(known, kMaxListLength)));
     }
   }
   return absl::OkStatus();

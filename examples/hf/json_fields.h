@@ -16,7 +16,6 @@
 #define REPRISE_HF_JSON_FIELDS_H_
 
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -25,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace reprise {
@@ -79,7 +79,7 @@ class JsonFields {
 
   // Errors: InvalidArgument naming the first member that is not among `known`, and the known members.
   // Of a list beyond 175 characters, the first names and the number of further names. Unimplemented members are not ignored.
-  absl::Status RefuseOthers(std::initializer_list<std::string_view> known) const;
+  absl::Status RefuseOthers(absl::Span<const std::string_view> known) const;
 
   // InvalidArgument: "<where>: <name>: expected <expected>, got <the member>".
   absl::Status Unexpected(std::string_view name, std::string_view expected) const;

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numbers>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -75,10 +78,20 @@ float Scale(const YarnRope& rope, const Pair& pair) {
 
 constexpr DoubleRange kThetaRange = {.min = 1, .max = 1e12};
 constexpr DoubleRange kFactorRange = {.min = 1, .max = 1e6};
+constexpr DoubleRange kFractionRange = {.min = 1e-3, .max = 1};
 
-absl::StatusOr<LinearRope> ReadLinear(const JsonFields& fields) {
-  REPRISE_RETURN_IF_ERROR(
-      fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"}));
+// Refuses members that are neither among `known` nor read elsewhere.
+absl::Status RefuseOthers(const JsonFields& fields, const RopeDefaults& defaults,
+                          std::initializer_list<std::string_view> own) {
+  std::vector<std::string_view> known = {"rope_type", "type", "rope_theta",
+                                         "partial_rotary_factor"};
+  known.insert(known.end(), own.begin(), own.end());
+  known.insert(known.end(), defaults.other_members.begin(), defaults.other_members.end());
+  return fields.RefuseOthers(known);
+}
+
+absl::StatusOr<LinearRope> ReadLinear(const JsonFields& fields, const RopeDefaults& defaults) {
+  REPRISE_RETURN_IF_ERROR(RefuseOthers(fields, defaults, {"factor"}));
   LinearRope rope;
   REPRISE_ASSIGN_OR_RETURN(rope.factor, fields.Double("factor", kFactorRange));
   return rope;
@@ -92,10 +105,10 @@ absl::StatusOr<int> ReadOriginalLength(const JsonFields& fields, int max_seq_len
   return static_cast<int>(original.value_or(max_seq_len));
 }
 
-absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, int max_seq_len) {
-  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers(
-      {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor",
-       "high_freq_factor", "original_max_position_embeddings"}));
+absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, const RopeDefaults& defaults) {
+  REPRISE_RETURN_IF_ERROR(RefuseOthers(
+      fields, defaults,
+      {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}));
   Llama3Rope rope;
   REPRISE_ASSIGN_OR_RETURN(rope.factor, fields.Double("factor", kFactorRange));
   constexpr DoubleRange kFreqFactorRange = {.min = 1e-3, .max = 1e6};
@@ -107,7 +120,8 @@ absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, int max_seq_len)
     return fields.Unexpected("high_freq_factor",
                              absl::StrCat("at least low_freq_factor (", rope.low_freq_factor, ")"));
   }
-  REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len,
+                           ReadOriginalLength(fields, defaults.max_seq_len));
   return rope;
 }
 
@@ -148,11 +162,13 @@ absl::Status CheckYarnMarks(const JsonFields& fields) {
   return fields.Unexpected("extrapolation_factor", "1");
 }
 
-absl::StatusOr<YarnRope> ReadYarn(const JsonFields& fields, int max_seq_len) {
-  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers(
-      {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "attention_factor",
-       "attn_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-       "original_max_position_embeddings", "truncate", "finetuned", "extrapolation_factor"}));
+absl::StatusOr<YarnRope> ReadYarn(const JsonFields& fields, const RopeDefaults& defaults) {
+  REPRISE_RETURN_IF_ERROR(
+      RefuseOthers(fields, defaults,
+                   {"factor", "attention_factor", "attn_factor", "beta_fast", "beta_slow", "mscale",
+                    "mscale_all_dim", "original_max_position_embeddings", "truncate", "finetuned",
+                    "extrapolation_factor"}));
+  const int max_seq_len = defaults.max_seq_len;
   REPRISE_RETURN_IF_ERROR(CheckYarnMarks(fields));
   YarnRope rope;
   REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
@@ -184,8 +200,9 @@ absl::StatusOr<YarnRope> ReadYarn(const JsonFields& fields, int max_seq_len) {
   return rope;
 }
 
-// The members of "rope_parameters" or "rope_scaling"; theta is read elsewhere.
-absl::StatusOr<RopeConfig> ReadScaling(const JsonFields& fields, int max_seq_len) {
+// The members of "rope_parameters" or "rope_scaling"; theta and the part that rotates are read
+// elsewhere.
+absl::StatusOr<RopeScaling> ReadScaling(const JsonFields& fields, const RopeDefaults& defaults) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> type,
                            fields.OptionalString("rope_type"));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> old_type,
@@ -193,40 +210,29 @@ absl::StatusOr<RopeConfig> ReadScaling(const JsonFields& fields, int max_seq_len
   if (type && old_type && *type != *old_type) {
     return fields.Unexpected("type", absl::StrCat("the same as rope_type (\"", *type, "\")"));
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> partial,
-                           fields.OptionalDouble("partial_rotary_factor", {}));
-  if (partial.value_or(1) != 1) return fields.Unexpected("partial_rotary_factor", "1");
-
-  RopeConfig rope;
   const std::string name = type ? *type : old_type.value_or("default");
   if (name == "default") {
-    REPRISE_RETURN_IF_ERROR(
-        fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor"}));
-    rope.scaling = DefaultRope();
-  } else if (name == "linear") {
-    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadLinear(fields));
-  } else if (name == "llama3") {
-    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadLlama3(fields, max_seq_len));
-  } else if (name == "yarn") {
-    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadYarn(fields, max_seq_len));
-  } else {
-    return fields.Unexpected(type ? "rope_type" : "type",
-                             "\"default\", \"linear\", \"llama3\" or \"yarn\"");
+    REPRISE_RETURN_IF_ERROR(RefuseOthers(fields, defaults, {}));
+    return DefaultRope();
   }
-  return rope;
+  if (name == "linear") return ReadLinear(fields, defaults);
+  if (name == "llama3") return ReadLlama3(fields, defaults);
+  if (name == "yarn") return ReadYarn(fields, defaults);
+  return fields.Unexpected(type ? "rope_type" : "type",
+                           "\"default\", \"linear\", \"llama3\" or \"yarn\"");
 }
 
 }  // namespace
 
-std::vector<float> RopeFrequencies(const RopeConfig& config, int head_dim) {
-  CHECK_GT(head_dim, 0);
-  CHECK_EQ(head_dim % 2, 0);
+std::vector<float> RopeFrequencies(const RopeConfig& config, int rotary_dim) {
+  CHECK_GT(rotary_dim, 0);
+  CHECK_EQ(rotary_dim % 2, 0);
   const float theta = static_cast<float>(config.theta);
   std::vector<float> frequencies;
-  for (int i = 0; i < head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+  for (int i = 0; i < rotary_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(rotary_dim);
     const Pair pair = {.index = i / 2,
-                       .num_pairs = head_dim / 2,
+                       .num_pairs = rotary_dim / 2,
                        .theta = config.theta,
                        .frequency = 1.0f / std::pow(theta, exponent)};
     frequencies.push_back(
@@ -284,16 +290,15 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDe
   if (parameters && scaling) {
     return config.Unexpected("rope_scaling", "nothing beside rope_parameters");
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> partial,
-                           config.OptionalDouble("partial_rotary_factor", {}));
-  if (partial.value_or(1) != 1) return config.Unexpected("partial_rotary_factor", "1");
-
-  if (config.Find("original_max_position_embeddings") != nullptr) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> fraction,
+                           config.OptionalDouble("partial_rotary_factor", kFractionRange));
+  if (!defaults.has_original_length && config.Find("original_max_position_embeddings") != nullptr) {
     return config.Unexpected("original_max_position_embeddings", "it within rope_parameters");
   }
 
   RopeConfig rope;
   rope.theta = old_theta.value_or(defaults.theta);
+  rope.rotary_fraction = fraction.value_or(defaults.rotary_fraction);
   const std::optional<JsonFields>& form = parameters ? parameters : scaling;
   if (!form) return rope;
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> theta,
@@ -301,9 +306,15 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDe
   if (theta && old_theta && *theta != *old_theta) {
     return form->Unexpected("rope_theta", absl::StrCat("that of the file (", *old_theta, ")"));
   }
-  const double chosen_theta = theta.value_or(rope.theta);
-  REPRISE_ASSIGN_OR_RETURN(rope, ReadScaling(*form, defaults.max_seq_len));
-  rope.theta = chosen_theta;
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> own_fraction,
+                           form->OptionalDouble("partial_rotary_factor", kFractionRange));
+  if (own_fraction && fraction && *own_fraction != *fraction) {
+    return form->Unexpected("partial_rotary_factor",
+                            absl::StrCat("that of the file (", *fraction, ")"));
+  }
+  rope.theta = theta.value_or(rope.theta);
+  rope.rotary_fraction = own_fraction.value_or(rope.rotary_fraction);
+  REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadScaling(*form, defaults));
   if (std::holds_alternative<YarnRope>(rope.scaling) && rope.theta < 1.001) {
     return absl::InvalidArgumentError(absl::StrCat(
         form->where(), ": rope_theta: expected more than 1.001 with yarn, got ", rope.theta));

@@ -18,10 +18,12 @@
 #ifndef REPRISE_HF_ROPE_H_
 #define REPRISE_HF_ROPE_H_
 
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "reprise/hf/json_fields.h"
 
 namespace reprise {
@@ -67,16 +69,20 @@ struct YarnRope {
   friend bool operator==(const YarnRope&, const YarnRope&) = default;
 };
 
+using RopeScaling = std::variant<DefaultRope, LinearRope, Llama3Rope, YarnRope>;
+
 struct RopeConfig {
   double theta = 10000;  // >= 1; YaRN: > 1
-  std::variant<DefaultRope, LinearRope, Llama3Rope, YarnRope> scaling = DefaultRope();
+  // The part of a head that rotates, its first dims: in (0, 1].
+  double rotary_fraction = 1;
+  RopeScaling scaling = DefaultRope();
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
-// [head_dim / 2], computed in float32 step by step as Hugging Face transformers 5.17 does, since
+// [rotary_dim / 2], computed in float32 step by step as Hugging Face transformers 5.17 does, since
 // checkpoints are compared with its results: both agree to a few units in the last place.
-// REQUIRES: head_dim is even and positive.
-std::vector<float> RopeFrequencies(const RopeConfig& config, int head_dim);
+// rotary_dim: the dims of a head that rotate. REQUIRES: it is even and positive.
+std::vector<float> RopeFrequencies(const RopeConfig& config, int rotary_dim);
 
 // The factor of cosines and sines: 1 except for YaRN.
 double RopeAttentionFactor(const RopeConfig& config);
@@ -85,6 +91,12 @@ struct RopeDefaults {
   // max_position_embeddings: the default of original_max_position_embeddings.
   int max_seq_len = 0;
   double theta = 10000;
+  double rotary_fraction = 1;
+  // Members of either form that the caller reads or ignores.
+  absl::Span<const std::string_view> other_members = {};
+  // Whether "original_max_position_embeddings" may stand outside of either form, where it chooses
+  // nothing: Phi-3.
+  bool has_original_length = false;
 };
 
 // `config` is the whole of config.json. If both forms are absent, RoPE is plain with the default
@@ -95,7 +107,7 @@ struct RopeDefaults {
 // original_max_position_embeddings. "finetuned" is read and chooses nothing.
 // Errors: InvalidArgument, naming the field: both forms at once, a type that is not "default",
 // "linear", "llama3" or "yarn", a parameter missing, out of range or unknown, attn_factor beside
-// attention_factor, rotation of only a part of the head.
+// attention_factor. "partial_rotary_factor" may stand in the file or in either form.
 absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults);
 
 // The RoPEs of a model whose layers of windowed attention have one of their own.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,34 @@ TEST(RopeConfigTest, Llama3FactorsMayBeEqual) {
                               .factor = 16, .low_freq_factor = 1, .high_freq_factor = 1}}));
 }
 
+TEST(RopeConfigTest, ThePartThatRotatesMayStandInTheFileOrInEitherForm) {
+  for (const char* text :
+       {R"({"partial_rotary_factor": 0.5})",
+        R"({"rope_parameters": {"partial_rotary_factor": 0.5}})",
+        R"({"partial_rotary_factor": 0.5, "rope_scaling": {"partial_rotary_factor": 0.5}})"}) {
+    const absl::StatusOr<RopeConfig> config = Read(text);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->rotary_fraction, 0.5) << text;
+  }
+  const json empty = json::object();
+  const absl::StatusOr<RopeConfig> config =
+      ReadRopeConfig(*JsonFields::Of(empty, "config.json"), {.rotary_fraction = 0.25});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rotary_fraction, 0.25);
+}
+
+TEST(RopeConfigTest, FamiliesNameMembersThatTheyReadThemselves) {
+  const json config = json::parse(R"({"original_max_position_embeddings": 64,
+      "rope_scaling": {"rope_type": "default", "mrope_section": [8, 8]}})");
+  const JsonFields fields = *JsonFields::Of(config, "config.json");
+  constexpr std::string_view kOthers[] = {"mrope_section"};
+  EXPECT_TRUE(ReadRopeConfig(fields, {.other_members = kOthers, .has_original_length = true}).ok());
+  EXPECT_THAT(ReadRopeConfig(fields, {.has_original_length = true}).status().message(),
+              HasSubstr("\"mrope_section\" is not supported"));
+  EXPECT_THAT(ReadRopeConfig(fields, {.other_members = kOthers}).status().message(),
+              HasSubstr("original_max_position_embeddings: expected it within"));
+}
+
 TEST(RopeConfigTest, RefusesWhatIsNotImplementedByName) {
   for (const char* type : {"dynamic", "longrope", "su", "mrope", "proportional", "LLAMA3", ""}) {
     const std::string name = std::string("\"") + type + "\"";
@@ -94,10 +123,10 @@ TEST(RopeConfigTest, RefusesContradictionsAndBadNumbers) {
       {R"({"rope_theta": 1e300})", "rope_theta: expected a number"},
       {R"({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e5}})",
        "rope_parameters: rope_theta: expected that of the file (10000), got 100000.0"},
-      {R"({"partial_rotary_factor": 0.5})",
-       "config.json: partial_rotary_factor: expected 1, got 0.5"},
-      {R"({"rope_parameters": {"partial_rotary_factor": 0.5}})",
-       "partial_rotary_factor: expected 1, got 0.5"},
+      {R"({"partial_rotary_factor": 0})",
+       "config.json: partial_rotary_factor: expected a number in [0.001, 1], got 0"},
+      {R"({"partial_rotary_factor": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}})",
+       "partial_rotary_factor: expected that of the file (0.5), got 0.25"},
       {R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})",
        "\"full_attention\" is not supported"},
       {R"({"rope_scaling": {"rope_type": 3}})", "rope_type: expected a string, got 3"},

@@ -19,7 +19,6 @@
 #include "reprise/models/decoder/decoder_families.h"
 #include "reprise/models/decoder/decoder_model.h"
 #include "reprise/models/decoder/decoder_weights.h"
-#include "reprise/models/deepseek/mla_weights.h"
 #include "reprise/models/devices.h"
 #include "reprise/models/gpt/gpt_model.h"
 #include "reprise/models/gpt/gpt_weights.h"
@@ -31,7 +30,6 @@ namespace {
 std::vector<ExpectedTensor> TensorsOf(const DecoderConfig& config) {
   return DecoderTensors(config);
 }
-std::vector<ExpectedTensor> TensorsOf(const MlaConfig& config) { return MlaTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const GptConfig& config) { return GptTensors(config); }
 
@@ -57,9 +55,6 @@ absl::Status CheckWeightOptions(const LoadWeightsOptions& options) {
 absl::Status CheckCanBeSharded(const DecoderConfig& config, const LoadModelOptions& options) {
   return DecoderConfigOfRank(config, options.weights.ranks).status();
 }
-absl::Status CheckCanBeSharded(const MlaConfig& config, const LoadModelOptions& options) {
-  return MlaConfigOfRank(config, options.weights.ranks).status();
-}
 absl::Status CheckCanBeSharded(const GptConfig& config, const LoadModelOptions& options) {
   return GptShareOf(config, options.weights.ranks).status();
 }
@@ -74,17 +69,8 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const Decod
   return DecoderModel::Create(config, std::move(weights),
                               {.max_position = options.max_position,
                                .collectives = options.collectives,
-                               .context = options.context});
-}
-
-absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaConfig& config,
-                                            const LoadModelOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, LoadMlaWeights(path, config, options.weights));
-  return MlaModel::Create(config, std::move(weights),
-                          {.max_position = options.max_position,
-                           .cache = options.mla_cache,
-                           .collectives = options.collectives,
-                           .context = options.context});
+                               .context = options.context,
+                               .mla_cache = options.mla_cache});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartConfig& config,
@@ -110,14 +96,12 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfigFile(path));
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, path));
   std::vector<ModelKind> kinds = DecoderKinds();
-  const size_t num_llama_kinds = kinds.size();
-  kinds.push_back(kMlaKind);
+  const size_t num_decoder_kinds = kinds.size();
   kinds.insert(kinds.end(), kBartKinds.begin(), kBartKinds.end());
   kinds.insert(kinds.end(), kGptKinds.begin(), kGptKinds.end());
   REPRISE_ASSIGN_OR_RETURN(const size_t kind, FindModelKind(fields, kinds));
-  if (kind < num_llama_kinds) return LoadDecoderConfig(folder);
-  if (kind == num_llama_kinds) return LoadMlaConfig(folder);
-  if (kind <= num_llama_kinds + kBartKinds.size()) return LoadBartConfig(folder);
+  if (kind < num_decoder_kinds) return LoadDecoderConfig(folder);
+  if (kind < num_decoder_kinds + kBartKinds.size()) return LoadBartConfig(folder);
   return LoadGptConfig(folder);
 }
 

@@ -25,15 +25,14 @@
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/weights.h"
 #include "reprise/models/bart/bart_config.h"
+#include "reprise/models/decoder/decoder_attention.h"
 #include "reprise/models/decoder/decoder_config.h"
-#include "reprise/models/deepseek/mla_config.h"
-#include "reprise/models/deepseek/mla_model.h"
 #include "reprise/models/gpt/gpt_config.h"
 #include "reprise/runner/model.h"
 
 namespace reprise {
 
-using ModelConfig = std::variant<DecoderConfig, MlaConfig, BartConfig, GptConfig>;
+using ModelConfig = std::variant<DecoderConfig, BartConfig, GptConfig>;
 
 // Reads <folder>/config.json, of the family that it names. Errors: InvalidArgument, naming all
 // supported families; those of the family's Load...Config().
@@ -74,7 +73,7 @@ struct LoadModelOptions {
   // Positions to serve, for models whose tables have a row for each. nullopt: the config's
   // max_seq_len, which it must not exceed.
   std::optional<int> max_position = {};
-  MlaCache mla_cache = MlaCache::kLatent;  // of DeepSeek-V2's family
+  MlaCache mla_cache = MlaCache::kLatent;  // of models with MLA
   // The ranks that the model is divided over, this process among them; must outlive the model.
   // Null: one rank. weights.ranks is ignored.
   Collectives* collectives = nullptr;

@@ -52,7 +52,7 @@ TEST(ModelFolderTest, TheProjectComesWithAModel) {
 TEST(ModelFolderTest, LatentAttentionIsKnownByItsConfig) {
   const auto folder = ModelFolder::Open("tests/goldens/deepseek-mla");
   ASSERT_TRUE(folder.ok()) << folder.status();
-  ASSERT_TRUE(std::holds_alternative<MlaConfig>(folder->config));
+  ASSERT_TRUE(std::get<DecoderConfig>(folder->config).latent.has_value());
   EXPECT_EQ(folder->max_seq_len(), 512);
   EXPECT_EQ(folder->eos_token_ids(), std::vector<int32_t>{1});
   EXPECT_FALSE(folder->tokenizer.has_value());

@@ -46,11 +46,11 @@ absl::Status Gelu(const at::Tensor& x, GeluForm form = GeluForm::kErf);
 absl::Status Softcap(const at::Tensor& x, float cap);
 
 // Attention temperature that grows with the position, as in Llama 4's layers without rotary
-// embedding, after "Scalable-Softmax" (Nakanishi, 2025): q = q * t(position),
+// embedding and in Ministral 3, after "Scalable-Softmax" (Nakanishi, 2025): q = q * t(position),
 //
-//   t(p) = 1 + attn_scale * log(1 + floor((p + 1) / floor_scale))
+//   t(p) = 1 + attn_scale * log(1 + floor((p + position_offset) / floor_scale))
 //
-// Queries at positions before floor_scale - 1 do not change. q [num_tokens, num_q_heads, head_dim]
+// Queries at positions before floor_scale - position_offset do not change. q [num_tokens, num_q_heads, head_dim]
 // is updated in place. Tokens and heads may be strided, for example as views of a fused projection.
 // positions [num_tokens] int32 on q's device; negative positions count as 0.
 absl::Status TemperQueries(const at::Tensor& q, const at::Tensor& positions,

@@ -133,11 +133,12 @@ struct PositionTemperature {
   static constexpr bool kHasHeads = true;
   float factor;
 
-  // In float32, with the same sequence of operations as Hugging Face's Llama 4.
+  // In float32, with the same sequence of operations as Hugging Face's Llama 4 and Ministral 3.
   REPRISE_HOST_DEVICE static PositionTemperature OfRow(const ElementwiseArgs& args, int64_t row) {
     const int32_t position = args.positions[row] > 0 ? args.positions[row] : 0;
-    const float count =
-        floorf((static_cast<float>(position) + 1.0f) / args.temperature.floor_scale);
+    const float count = floorf(
+        (static_cast<float>(position) + static_cast<float>(args.temperature.position_offset)) /
+        args.temperature.floor_scale);
     return {log1pf(count) * args.temperature.attn_scale + 1.0f};
   }
   REPRISE_HOST_DEVICE bool IsIdentity() const { return factor == 1.0f; }

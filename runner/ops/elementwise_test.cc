@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -227,9 +228,10 @@ class QueryTemperatureTest : public DeviceTest {};
 
 // Computes the reference in the given precision.
 at::Tensor Tempered(const at::Tensor& q, const at::Tensor& positions, double attn_scale,
-                    double floor_scale, at::ScalarType precision) {
+                    double floor_scale, int position_offset, at::ScalarType precision) {
   const at::Tensor factor =
-      at::log1p(at::floor((positions.to(precision) + 1) / floor_scale)) * attn_scale + 1;
+      at::log1p(at::floor((positions.to(precision) + position_offset) / floor_scale)) * attn_scale +
+      1;
   return q.to(precision) * factor.view({-1, 1, 1});
 }
 
@@ -238,16 +240,20 @@ TEST_F(QueryTemperatureTest, AgreesWithFloat64AtAnyPositionAndStride) {
   const at::Tensor positions =
       at::tensor(std::vector<int32_t>{0, 14, 15, 16, 30, 31, 8191, 131071, 1 << 27});
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
-    for (const float floor_scale : {1.0f, 16.0f, 8192.0f}) {
+    for (const auto& [floor_scale, offset] :
+         {std::pair(1.0f, 1), std::pair(16.0f, 1), std::pair(16.0f, 0), std::pair(8192.0f, 1)}) {
       for (const int64_t gap : {0, 7, 8}) {  // elements between heads: dense, not aligned, aligned
-        SCOPED_TRACE(testing::Message() << dtype << " " << floor_scale << " + " << gap);
+        SCOPED_TRACE(testing::Message()
+                     << dtype << " " << floor_scale << " " << offset << " + " << gap);
         const at::Tensor q = RandomNormal(random, {9, 5, 24}, dtype);
         const at::Tensor got = WithGaps(q.to(device()), gap);
-        ASSERT_TRUE(TemperQueries(got, positions.to(device()),
-                                  {.attn_scale = 0.5f, .floor_scale = floor_scale})
+        ASSERT_TRUE(TemperQueries(
+                        got, positions.to(device()),
+                        {.attn_scale = 0.5f, .floor_scale = floor_scale, .position_offset = offset})
                         .ok());
-        EXPECT_TRUE(IsAsGoodAs(got, Tempered(q, positions, 0.5, floor_scale, at::kFloat).to(dtype),
-                               Tempered(q, positions, 0.5, floor_scale, at::kDouble)));
+        EXPECT_TRUE(
+            IsAsGoodAs(got, Tempered(q, positions, 0.5, floor_scale, offset, at::kFloat).to(dtype),
+                       Tempered(q, positions, 0.5, floor_scale, offset, at::kDouble)));
       }
     }
   }
@@ -262,6 +268,18 @@ TEST_F(QueryTemperatureTest, QueriesChangeOnlyFromPositionFloorScaleMinusOne) {
       TemperQueries(got, positions.to(device()), {.attn_scale = 1, .floor_scale = 16}).ok());
   EXPECT_TRUE(Equals(got.narrow(0, 0, 3), q.narrow(0, 0, 3)));
   EXPECT_FALSE(Equals(got.narrow(0, 3, 1), q.narrow(0, 3, 1)));  // floor(16 / 16) = 1
+}
+
+TEST_F(QueryTemperatureTest, PositionOffsetSaysWhereQueriesBeginToChange) {
+  std::mt19937 random(4);
+  const at::Tensor q = RandomNormal(random, {2, 3, 8}, at::kFloat);
+  const at::Tensor got = q.clone().to(device());
+  const at::Tensor positions = at::tensor(std::vector<int32_t>{15, 16});
+  ASSERT_TRUE(TemperQueries(got, positions.to(device()),
+                            {.attn_scale = 1, .floor_scale = 16, .position_offset = 0})
+                  .ok());
+  EXPECT_TRUE(Equals(got.narrow(0, 0, 1), q.narrow(0, 0, 1)));
+  EXPECT_FALSE(Equals(got.narrow(0, 1, 1), q.narrow(0, 1, 1)));
 }
 
 TEST_F(QueryTemperatureTest, NegativePositionsCountAsZero) {

@@ -34,6 +34,7 @@ enum class NormWeight : int8_t {
 struct QueryTemperature {
   float attn_scale = 0.1f;
   float floor_scale = 8192;  // > 0
+  int position_offset = 1;   // 1: Llama 4; 0: Ministral 3
 
   friend bool operator==(const QueryTemperature&, const QueryTemperature&) = default;
 };

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "reprise/base/dtype.h"
 #include "reprise/distributed/collectives.h"
-#include "reprise/models/deepseek/mla_model.h"
+#include "reprise/models/decoder/decoder_attention.h"
 #include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 

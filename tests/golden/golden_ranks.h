@@ -14,7 +14,7 @@
 #include "reprise/base/dtype.h"
 #include "reprise/distributed/collectives.h"
 #include "reprise/distributed/rank_grid.h"
-#include "reprise/models/deepseek/mla_model.h"
+#include "reprise/models/decoder/decoder_attention.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_runner.h"
 

@@ -20,10 +20,9 @@
 #include "gtest/gtest.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layout.h"
+#include "reprise/models/decoder/decoder_attention.h"
 #include "reprise/models/decoder/decoder_model.h"
 #include "reprise/models/decoder/dense_decoder.h"
-#include "reprise/models/deepseek/dense_mla.h"
-#include "reprise/models/deepseek/mla_model.h"
 #include "reprise/runner/kv_scales.h"
 #include "reprise/runner/model_runner.h"
 #include "tests/golden/golden_checks.h"
@@ -315,18 +314,12 @@ class QuantisedGoldenTest : public GoldenTest {
       const GoldenPrompt& prompt = golden_.prompts[i / 2];
       const int64_t num_tokens =
           static_cast<int64_t>((i % 2 == 0 ? prompt.greedy : prompt.forced).tokens.size());
-      at::Tensor all;
-      if (const auto* const mla = dynamic_cast<const MlaModel*>(exact_.get())) {
-        all = DenseLogits(*mla, inputs[i], [&](int layer, const at::Tensor& latents) {
-          return stored(layer, false, latents);
-        });
-      } else {
-        const auto part = [&](bool is_v) {
-          return [&stored, is_v](int layer, const at::Tensor& x) { return stored(layer, is_v, x); };
-        };
-        all = DenseLogits(dynamic_cast<const DecoderModel&>(*exact_), inputs[i],
-                          {.keys = part(false), .values = part(true)});
-      }
+      const auto part = [&](bool is_v) {
+        return [&stored, is_v](int layer, const at::Tensor& x) { return stored(layer, is_v, x); };
+      };
+      const at::Tensor all =
+          DenseLogits(dynamic_cast<const DecoderModel&>(*exact_), inputs[i],
+                      {.keys = part(false), .values = part(true), .latents = part(false)});
       logits.push_back(all.narrow(0, all.size(0) - num_tokens, num_tokens));
     }
     return logits;

@@ -1,14 +1,14 @@
 // Unstable: any version may change this header (docs/embedding.md).
 //
-// Reads config.json and generation_config.json of a Hugging Face folder with a model of the Llama
-// kind: decoder layers of grouped-query attention and a gated feed-forward, normalised by their
-// root mean square.
+// Reads config.json and generation_config.json of a Hugging Face folder with a decoder: layers of
+// attention and a feed-forward, normalised by their root mean square, each added to the residual
+// stream.
 //
 //   REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LoadDecoderConfig("models/jargon-llama"));
-//   std::vector<float> frequencies = RopeFrequencies(config.rope, config.head_dim);
+//   std::vector<float> frequencies = RopeFrequencies(config.rope, config.rotary_dim);
 //
-// A family of models is a choice among the fields below; decoder_families.h holds the table of
-// these choices. After this file, only the names of the tensors depend on the family.
+// A family of models is a choice among the fields below; decoder_families.h has the table of
+// families. Weights and model depend on these fields alone, not on the family.
 //
 // Every number is checked here, against its own range and against the others, so that the model's
 // code may multiply them without overflow checks. A field that would change the results and is not
@@ -18,9 +18,11 @@
 #ifndef REPRISE_MODELS_DECODER_DECODER_CONFIG_H_
 #define REPRISE_MODELS_DECODER_DECODER_CONFIG_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,19 +33,6 @@
 #include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
-
-// The known families; see decoder_families.h.
-enum class Architecture {
-  kLlama,
-  kMistral,
-  kQwen2,
-  kQwen3,
-  kLlama4,
-  kGemma2,
-  kGemma3,
-  kQwen3Moe,
-  kGptOss,
-};
 
 // How one layer attends.
 struct LayerAttention {
@@ -56,11 +45,12 @@ struct LayerAttention {
   friend bool operator==(const LayerAttention&, const LayerAttention&) = default;
 };
 
-// Where q and k are normalised, head by head.
+// How q and k are normalised.
 enum class QkNorm : int8_t {
   kNone,
-  kWeighted,  // with weights in the form of norm_weight, before the rotation
-  kPlain,     // without weights, after the rotation, in the layers that rotate
+  kWeighted,  // each head, with weights in the form of norm_weight, before the rotation
+  kAllHeads,  // all heads of q, and of k, as one vector, with weights, before the rotation: OLMoE
+  kPlain,     // each head, without weights, after the rotation, in the layers that rotate: Llama 4
 };
 
 enum class NormPlacement : int8_t {
@@ -74,21 +64,50 @@ enum class RopePairs : int8_t {
   kNeighbours,  // 2 d and 2 d + 1; loading reorders the rows of q and k, so that steps see halves
 };
 
-struct DecoderConfig {
-  Architecture architecture = Architecture::kLlama;
+// Multi-head latent attention (MLA; DeepSeek-AI, 2024): a token's keys and values of all heads come
+// from one latent of kv_rank elements; in addition, all heads share a rotated key of rope_dim
+// elements. Only that latent and that key are cached.
+struct LatentAttention {
+  std::optional<int> q_rank;  // nullopt: queries are projected in one step
+  int kv_rank = 0;
+  int nope_dim = 0;  // of q and k, not rotated
+  int rope_dim = 0;  // of q and k, rotated; even
+  int v_dim = 0;
 
+  int qk_dim() const { return nope_dim + rope_dim; }
+  int latent_dim() const { return kv_rank + rope_dim; }
+
+  friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
+};
+
+// The names of a layer's tensors after "model.layers.N.", where they differ between families. Empty:
+// the layer has no such tensor.
+struct LayerNames {
+  std::string_view input_norm = "input_layernorm.weight";
+  std::string_view attention_output_norm = "";
+  std::string_view mlp_norm = "post_attention_layernorm.weight";
+  std::string_view mlp_output_norm = "";
+  std::string_view mlp = "mlp";  // before ".down_proj"
+  // One stored tensor for q, k and v, and one for gate and up: Phi-3.
+  bool is_fused = false;
+
+  friend bool operator==(const LayerNames&, const LayerNames&) = default;
+};
+
+struct DecoderConfig {
   int hidden_size = 0;
-  int intermediate_size = 0;
+  int intermediate_size = 0;  // of layers without experts
   int num_layers = 0;
-  int num_prediction_layers = 0;  // further layers of the checkpoint, which are not loaded
+  int num_prediction_layers = 0;  // after the layers, in the checkpoint; they are not loaded
   int num_q_heads = 0;
   int num_kv_heads = 0;  // divides num_q_heads
-  int head_dim = 0;      // even; num_q_heads * head_dim need not be hidden_size
+  // Of q and k, even, MLA: latent->qk_dim(). num_q_heads * head_dim need not be hidden_size.
+  int head_dim = 0;
   int vocab_size = 0;
   int max_seq_len = 0;  // max_position_embeddings
   double rms_norm_eps = 0;
   bool tie_word_embeddings = false;  // the output projection is the embedding
-  bool qkv_bias = false;             // on q, k and v projections
+  bool qkv_bias = false;             // on q, k and v projections; MLA: on those to latents
   bool o_bias = false;               // on attention's output projection
   bool mlp_bias = false;             // on gate, up and down projections
   RopeConfig rope;
@@ -99,19 +118,28 @@ struct DecoderConfig {
   NormWeight norm_weight = NormWeight::kScale;
   NormPlacement norm_placement = NormPlacement::kBefore;
   QkNorm qk_norm = QkNorm::kNone;
-  bool scale_embedding = false;  // by sqrt(hidden_size), rounded to the dtype
 
+  double embedding_scale = 1;           // of the embeddings of tokens
+  bool rounds_embedding_scale = false;  // to the dtype of the weights: Gemma
+  double residual_scale = 1;            // of a sublayer's output, before it is added
+  double logit_divisor = 1;
   std::optional<double> attention_scale;  // nullopt: 1 / sqrt(head_dim)
   std::optional<double> attention_softcap;
   bool sinks = false;  // a logit per head without a value
   std::optional<double> logit_softcap;
-  // Of queries in the layers that do not rotate.
+  // Of queries, in the layers that do not rotate, or in all.
   std::optional<QueryTemperature> temperature;
+  bool tempers_all_layers = false;
   // One per layer; empty: all attend to everything before them, and rotate.
   std::vector<LayerAttention> attention;
+  std::optional<LatentAttention> latent;  // nullopt: grouped-query attention
 
-  // The feed-forward of every layer; nullopt: one of intermediate_size, not a mixture.
+  // The feed-forward of layers that are mixtures; nullopt: there are none.
   std::optional<ExpertsConfig> experts;
+  // Whether each layer is no mixture; empty: all are mixtures, if there are experts.
+  std::vector<bool> is_dense;
+
+  LayerNames names;
 
   // Columns of a stored weight that share a scale (Fp8BlockColumns()). Ranks divide columns at
   // multiples of this number if possible.
@@ -127,6 +155,20 @@ struct DecoderConfig {
   }
   const RopeConfig& RopeOf(int layer) const {
     return window_rope.has_value() && AttentionOf(layer).window.has_value() ? *window_rope : rope;
+  }
+  // Dims of a head that rotate: its first ones, MLA: its last ones. Even.
+  int rotary_dim() const {
+    return latent.has_value() ? latent->rope_dim
+                              : static_cast<int>(head_dim * rope.rotary_fraction);
+  }
+  // Dims of v, and of attention's output for each q head.
+  int v_dim() const { return latent.has_value() ? latent->v_dim : head_dim; }
+  bool HasExperts(int layer) const {
+    return experts.has_value() && (is_dense.empty() || !is_dense[layer]);
+  }
+  bool HasDenseLayer() const {
+    return !experts.has_value() ||
+           std::find(is_dense.begin(), is_dense.end(), true) != is_dense.end();
   }
 };
 

@@ -54,7 +54,6 @@ std::string ErrorWith(const std::string& name, const json& value) {
 TEST(DecoderConfigTest, ReadsLlama32) {
   const absl::StatusOr<DecoderConfig> config = ParseDecoderConfig(Llama32());
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->architecture, Architecture::kLlama);
   EXPECT_EQ(config->hidden_size, 2048);
   EXPECT_EQ(config->intermediate_size, 8192);
   EXPECT_EQ(config->num_layers, 16);

@@ -8,33 +8,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
-#include "reprise/models/moe/experts_config.h"
+#include "reprise/models/decoder/family_fields.h"
 
 namespace reprise {
 namespace {
 
 using nlohmann::json;
 
-constexpr IntRange kSpanRange = {.min = 1, .max = 1 << 28};  // of a window or a chunk, in tokens
 constexpr DoubleRange kSoftcapRange = {.min = 1e-3, .max = 1e6};
-
-absl::StatusOr<bool> ReadFlag(const JsonFields& fields, std::string_view name, bool absent) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> flag, fields.OptionalBool(name));
-  return flag.value_or(absent);
-}
-
-// The number; `absent` if the member is absent. nullopt if it is null, which means that the model
-// does without.
-absl::StatusOr<std::optional<int>> ReadSpan(const JsonFields& fields, const char* name,
-                                            int absent) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> span, fields.OptionalInt(name, kSpanRange));
-  if (span) return std::optional(static_cast<int>(*span));
-  if (fields.object().contains(name)) return std::optional<int>();
-  return std::optional(absent);
-}
 
 absl::StatusOr<std::optional<double>> ReadSoftcap(const JsonFields& fields, const char* name,
                                                   double absent) {
@@ -44,71 +27,33 @@ absl::StatusOr<std::optional<double>> ReadSoftcap(const JsonFields& fields, cons
   return std::optional(absent);
 }
 
-// Reads "layer_types", each `local` or "full_attention": whether each layer is local. nullopt if it
-// is absent.
-absl::StatusOr<std::optional<std::vector<bool>>> ReadLocalLayers(const JsonFields& fields,
-                                                                 const DecoderConfig& config,
-                                                                 const char* local) {
-  if (fields.Find("layer_types") == nullptr) return std::optional<std::vector<bool>>();
-  REPRISE_ASSIGN_OR_RETURN(const json* const types, fields.Array("layer_types"));
-  const std::string expected = absl::StrCat("num_hidden_layers (", config.num_layers,
-                                            ") times \"full_attention\" or \"", local, "\"");
-  std::vector<bool> layers;
-  for (const json& type : *types) {
-    if (type != "full_attention" && type != local) {
-      return fields.Unexpected("layer_types", expected);
-    }
-    layers.push_back(type == local);
-  }
-  if (static_cast<int>(layers.size()) != config.num_layers) {
-    return fields.Unexpected("layer_types", expected);
-  }
-  return std::optional(std::move(layers));
-}
-
 absl::Status ReadLlama(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
-  config.o_bias = config.qkv_bias;
+  REPRISE_RETURN_IF_ERROR(ReadAttentionBias(fields, false, config));
   REPRISE_ASSIGN_OR_RETURN(config.mlp_bias, ReadFlag(fields, "mlp_bias", false));
   return absl::OkStatus();
 }
 
 absl::Status ReadMistral(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
-                           ReadSpan(fields, "sliding_window", 4096));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
-                           ReadLocalLayers(fields, config, "sliding_attention"));
-  for (int layer = 0; local && layer < config.num_layers; ++layer) {
-    if ((*local)[layer] != window.has_value()) {
-      return fields.Unexpected("layer_types", "what sliding_window says of all layers");
-    }
-  }
-  if (window) config.attention.assign(config.num_layers, {.window = window});
-  return absl::OkStatus();
+  return ReadWindowOfAllLayers(fields, 4096, config);
 }
 
-// Qwen's windows: sliding_window counts only with use_sliding_window.
-absl::Status ReadQwenWindows(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(const bool uses_window, ReadFlag(fields, "use_sliding_window", false));
-  REPRISE_ASSIGN_OR_RETURN(std::optional<int> window, ReadSpan(fields, "sliding_window", 4096));
-  if (!uses_window) window.reset();
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> num_full,
-                           fields.OptionalInt("max_window_layers", {.min = 0, .max = 1 << 20}));
-  REPRISE_ASSIGN_OR_RETURN(std::optional<std::vector<bool>> local,
-                           ReadLocalLayers(fields, config, "sliding_attention"));
-  if (!local) {
-    local.emplace();
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      local->push_back(window.has_value() && layer >= num_full.value_or(28));
-    }
+absl::Status ReadMinistral3(const JsonFields& fields, DecoderConfig& config) {
+  REPRISE_RETURN_IF_ERROR(ReadWindowOfAllLayers(fields, std::nullopt, config));
+  REPRISE_ASSIGN_OR_RETURN(std::optional<JsonFields> rope,
+                           fields.OptionalObject("rope_parameters"));
+  if (!rope) {
+    REPRISE_ASSIGN_OR_RETURN(rope, fields.OptionalObject("rope_scaling"));
   }
-  for (const bool is_local : *local) {
-    if (is_local && !window) {
-      return fields.Unexpected("sliding_window",
-                               "a number beside use_sliding_window, as layer_types has windows");
-    }
-    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
-  }
+  if (!rope) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> beta,
+                           rope->OptionalDouble("llama_4_scaling_beta", {.min = 0, .max = 1e3}));
+  if (!beta) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(const int64_t original, rope->Int("original_max_position_embeddings",
+                                                             {.min = 1, .max = 1 << 28}));
+  config.temperature = QueryTemperature{.attn_scale = static_cast<float>(*beta),
+                                        .floor_scale = static_cast<float>(original),
+                                        .position_offset = 0};
+  config.tempers_all_layers = true;
   return absl::OkStatus();
 }
 
@@ -118,102 +63,31 @@ absl::Status ReadQwen2(const JsonFields& fields, DecoderConfig& config) {
 }
 
 absl::Status ReadQwen3(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
-  config.o_bias = config.qkv_bias;
+  REPRISE_RETURN_IF_ERROR(ReadAttentionBias(fields, false, config));
   config.qk_norm = QkNorm::kWeighted;
   return ReadQwenWindows(fields, config);
 }
 
-// Refuses the member unless it is absent, null or `only`.
-absl::Status CheckIs(const JsonFields& fields, const char* name, bool only) {
-  REPRISE_ASSIGN_OR_RETURN(const bool flag, ReadFlag(fields, name, only));
-  if (flag == only) return absl::OkStatus();
-  return fields.Unexpected(name, only ? "true or null" : "false or null");
+absl::Status ReadPhi3(const JsonFields& fields, DecoderConfig& config) {
+  REPRISE_RETURN_IF_ERROR(CheckIs(fields, "attention_bias", false));
+  config.names.is_fused = true;
+  return ReadWindowOfAllLayers(fields, std::nullopt, config);
 }
 
-constexpr IntRange kExpertsRange = {.min = 1, .max = 1 << 12};
-
-// The experts' number, size and how many a token takes.
-absl::StatusOr<ExpertsConfig> ReadExperts(const JsonFields& fields, const char* num_experts,
-                                          const char* inner_size, int64_t default_chosen) {
-  ExpertsConfig experts;
-  REPRISE_ASSIGN_OR_RETURN(experts.num_experts, ReadInt(fields, num_experts, kExpertsRange));
-  REPRISE_ASSIGN_OR_RETURN(experts.inner_size, ReadInt(fields, inner_size, kWidthRange));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> chosen,
-                           fields.OptionalInt("num_experts_per_tok", kExpertsRange));
-  experts.num_chosen = static_cast<int>(chosen.value_or(default_chosen));
-  if (experts.num_chosen > experts.num_experts) {
-    return fields.Unexpected("num_experts_per_tok",
-                             absl::StrCat("at most ", num_experts, " (", experts.num_experts, ")"));
-  }
-  if (int64_t{experts.num_experts} * 2 * experts.inner_size > kMaxProjection) {
-    return fields.Unexpected(
-        inner_size, absl::StrCat("at most ", kMaxProjection, " / 2 for all experts together"));
-  }
-  return experts;
-}
-
-absl::Status ReadQwen3Moe(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_RETURN_IF_ERROR(ReadQwen3(fields, config));
-  // Every `step` layers one is a mixture; mlp_only_layers are not.
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> step,
-                           fields.OptionalInt("decoder_sparse_step", {.min = 1, .max = 1 << 20}));
-  if (step.value_or(1) != 1) {
-    return fields.Unexpected("decoder_sparse_step",
-                             "1, as layers without experts beside layers "
-                             "with experts are not supported");
-  }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> dense,
-                           fields.OptionalInts("mlp_only_layers", {.min = 0, .max = 1 << 20}));
-  if (dense.has_value() && !dense->empty()) {
-    return fields.Unexpected("mlp_only_layers",
-                             "[], as layers without experts beside layers with "
-                             "experts are not supported");
-  }
-  // transformers 5 writes num_local_experts for what older files call num_experts.
-  const bool is_new = fields.Find("num_local_experts") != nullptr;
-  if (is_new && fields.Find("num_experts") != nullptr) {
-    return fields.Unexpected("num_experts", "nothing beside num_local_experts");
-  }
-  REPRISE_ASSIGN_OR_RETURN(config.experts,
-                           ReadExperts(fields, is_new ? "num_local_experts" : "num_experts",
-                                       "moe_intermediate_size", 8));
-  config.experts->activation = config.activation;
-  REPRISE_ASSIGN_OR_RETURN(config.experts->normalises, ReadFlag(fields, "norm_topk_prob", false));
-  return absl::OkStatus();
-}
-
-// Every other layer, the first among them, has a window of `sliding_window` tokens, unless
-// `layer_types` says otherwise.
-absl::Status ReadAlternatingWindows(const JsonFields& fields, int default_window,
-                                    DecoderConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
-                           ReadSpan(fields, "sliding_window", default_window));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
-                           ReadLocalLayers(fields, config, "sliding_attention"));
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const bool is_local = local ? (*local)[layer] : layer % 2 == 0;
-    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadGptOss(const JsonFields& fields, DecoderConfig& config) {
-  if (config.activation != Activation::kSilu) return fields.Unexpected("hidden_act", "\"silu\"");
+absl::Status ReadSeedOss(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", true));
-  config.o_bias = config.qkv_bias;
-  config.sinks = true;
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> limit,
-                           fields.OptionalDouble("swiglu_limit", {.min = 0, .max = 1e6}));
-  if (limit.value_or(7) != 7) return fields.Unexpected("swiglu_limit", "7");
-  REPRISE_ASSIGN_OR_RETURN(config.experts,
-                           ReadExperts(fields, "num_local_experts", "intermediate_size", 4));
-  config.experts->activation = Activation::kClampedSwiglu;
-  config.experts->router_bias = true;
-  config.experts->expert_bias = true;
-  config.experts->files = ExpertFiles::kStacked;
+  REPRISE_ASSIGN_OR_RETURN(config.o_bias, ReadFlag(fields, "attention_out_bias", false));
+  REPRISE_ASSIGN_OR_RETURN(config.mlp_bias, ReadFlag(fields, "mlp_bias", false));
+  return absl::OkStatus();
+}
 
-  return ReadAlternatingWindows(fields, 128, config);
+absl::Status ReadGranite(const JsonFields& fields, DecoderConfig& config) {
+  REPRISE_RETURN_IF_ERROR(ReadLlama(fields, config));
+  REPRISE_ASSIGN_OR_RETURN(config.embedding_scale, ReadMultiplier(fields, "embedding_multiplier"));
+  REPRISE_ASSIGN_OR_RETURN(config.residual_scale, ReadMultiplier(fields, "residual_multiplier"));
+  REPRISE_ASSIGN_OR_RETURN(config.logit_divisor, ReadMultiplier(fields, "logits_scaling"));
+  REPRISE_ASSIGN_OR_RETURN(config.attention_scale, ReadMultiplier(fields, "attention_multiplier"));
+  return absl::OkStatus();
 }
 
 absl::Status RefuseExperts(const JsonFields& fields, const DecoderConfig& config) {
@@ -277,8 +151,8 @@ absl::Status ReadLlama4(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(const int64_t width,
                            fields.Int("intermediate_size_mlp", {.min = 1, .max = 1 << 20}));
   config.intermediate_size = static_cast<int>(width);
-  REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
-  config.o_bias = config.qkv_bias;
+  REPRISE_RETURN_IF_ERROR(ReadAttentionBias(fields, false, config));
+  config.names.mlp = "feed_forward";
   config.rope_pairs = RopePairs::kNeighbours;
   REPRISE_ASSIGN_OR_RETURN(const bool norms, ReadFlag(fields, "use_qk_norm", true));
   if (norms) config.qk_norm = QkNorm::kPlain;
@@ -305,11 +179,20 @@ absl::Status ReadLlama4(const JsonFields& fields, DecoderConfig& config) {
 // What all Gemmas have.
 absl::Status ReadGemma(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(CheckIs(fields, "use_bidirectional_attention", false));
-  REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
-  config.o_bias = config.qkv_bias;
+  REPRISE_RETURN_IF_ERROR(ReadAttentionBias(fields, false, config));
   config.norm_weight = NormWeight::kOnePlus;
+  config.embedding_scale = std::sqrt(double{1} * config.hidden_size);
+  config.rounds_embedding_scale = true;
+  return absl::OkStatus();
+}
+
+// What Gemma 2 and later ones have beside.
+absl::Status ReadLaterGemma(const JsonFields& fields, DecoderConfig& config) {
+  REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
   config.norm_placement = NormPlacement::kBeforeAndAfter;
-  config.scale_embedding = true;
+  config.names.attention_output_norm = "post_attention_layernorm.weight";
+  config.names.mlp_norm = "pre_feedforward_layernorm.weight";
+  config.names.mlp_output_norm = "post_feedforward_layernorm.weight";
   REPRISE_ASSIGN_OR_RETURN(
       const std::optional<double> pre_scalar,
       fields.OptionalDouble("query_pre_attn_scalar", {.min = 1e-3, .max = 1e6}));
@@ -318,7 +201,7 @@ absl::Status ReadGemma(const JsonFields& fields, DecoderConfig& config) {
 }
 
 absl::Status ReadGemma2(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
+  REPRISE_RETURN_IF_ERROR(ReadLaterGemma(fields, config));
   REPRISE_ASSIGN_OR_RETURN(config.attention_softcap,
                            ReadSoftcap(fields, "attn_logit_softcapping", 50));
   REPRISE_ASSIGN_OR_RETURN(config.logit_softcap,
@@ -328,7 +211,7 @@ absl::Status ReadGemma2(const JsonFields& fields, DecoderConfig& config) {
 }
 
 absl::Status ReadGemma3(const JsonFields& fields, DecoderConfig& config) {
-  REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
+  REPRISE_RETURN_IF_ERROR(ReadLaterGemma(fields, config));
   config.qk_norm = QkNorm::kWeighted;
   REPRISE_ASSIGN_OR_RETURN(config.attention_softcap,
                            fields.OptionalDouble("attn_logit_softcapping", kSoftcapRange));
@@ -355,49 +238,74 @@ absl::Status ReadGemma3(const JsonFields& fields, DecoderConfig& config) {
   return absl::OkStatus();
 }
 
+constexpr std::string_view kMinistralRope[] = {"llama_4_scaling_beta"};
+// Sections of the rotation for the axes of an image; the positions of text are the same in all.
+constexpr std::string_view kQwenVlRope[] = {"mrope_section", "mrope_interleaved"};
+
+constexpr char kGemmaDefaults[] =
+    R"({"head_dim": 256, "tie_word_embeddings": true, "hidden_activation": "gelu_pytorch_tanh"})";
+// Published text_configs leave out what Gemma3TextConfig has as its defaults.
+constexpr char kGemma3Defaults[] =
+    R"({"head_dim": 256, "tie_word_embeddings": true, "hidden_activation": "gelu_pytorch_tanh",
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-6})";
+
 constexpr std::array kFamilies = {
-    DecoderFamily{.architecture = Architecture::kLlama,
-                  .kind = {"LlamaForCausalLM", "llama"},
-                  .read = ReadLlama},
-    DecoderFamily{.architecture = Architecture::kMistral,
-                  .kind = {"MistralForCausalLM", "mistral"},
-                  .read = ReadMistral},
-    DecoderFamily{.architecture = Architecture::kQwen2,
-                  .kind = {"Qwen2ForCausalLM", "qwen2"},
-                  .read = ReadQwen2},
-    DecoderFamily{.architecture = Architecture::kQwen3,
-                  .kind = {"Qwen3ForCausalLM", "qwen3"},
-                  .default_head_dim = 128,
+    DecoderFamily{.kind = {"LlamaForCausalLM", "llama"}, .read = ReadLlama},
+    DecoderFamily{.kind = {"MistralForCausalLM", "mistral"}, .read = ReadMistral},
+    DecoderFamily{.kind = {"Ministral3ForCausalLM", "ministral3"},
+                  .other_rope_members = kMinistralRope,
+                  .read = ReadMinistral3},
+    DecoderFamily{.kind = {"Qwen2ForCausalLM", "qwen2"}, .read = ReadQwen2},
+    DecoderFamily{.kind = {"Qwen3ForCausalLM", "qwen3"},
+                  .defaults = R"({"head_dim": 128})",
                   .read = ReadQwen3},
-    DecoderFamily{.architecture = Architecture::kLlama4,
-                  .kind = {"Llama4ForCausalLM", "llama4_text"},
+    DecoderFamily{.kind = {"Qwen3VLTextModel", "qwen3_vl_text"},
+                  .default_theta = 5000000,
+                  .other_rope_members = kQwenVlRope,
+                  .defaults = R"({"head_dim": 128})",
+                  .read = ReadQwen3},
+    DecoderFamily{
+        .kind = {"Phi3ForCausalLM", "phi3"}, .has_original_length = true, .read = ReadPhi3},
+    DecoderFamily{.kind = {"GraniteForCausalLM", "granite"}, .read = ReadGranite},
+    DecoderFamily{.kind = {"SeedOssForCausalLM", "seed_oss"},
+                  .defaults = R"({"head_dim": 128})",
+                  .read = ReadSeedOss},
+    DecoderFamily{.kind = {"Llama4ForCausalLM", "llama4_text"},
                   .default_theta = 500000,
-                  .default_head_dim = 128,
+                  .defaults = R"({"head_dim": 128})",
                   .read = ReadLlama4},
-    DecoderFamily{.architecture = Architecture::kGemma2,
-                  .kind = {"Gemma2ForCausalLM", "gemma2"},
-                  .default_head_dim = 256,
-                  .ties_embeddings = true,
+    DecoderFamily{.kind = {"GemmaForCausalLM", "gemma"},
+                  .defaults = kGemmaDefaults,
                   .activation_field = "hidden_activation",
-                  .default_activation = Activation::kGeluTanh,
+                  .read = ReadGemma},
+    DecoderFamily{.kind = {"Gemma2ForCausalLM", "gemma2"},
+                  .defaults = kGemmaDefaults,
+                  .activation_field = "hidden_activation",
                   .read = ReadGemma2},
-    DecoderFamily{.architecture = Architecture::kGemma3,
-                  .kind = {"Gemma3ForCausalLM", "gemma3_text"},
+    DecoderFamily{.kind = {"Gemma3ForCausalLM", "gemma3_text"},
                   .default_theta = 1000000,
                   .default_window_theta = 10000,
-                  .default_head_dim = 256,
-                  .ties_embeddings = true,
+                  .defaults = kGemma3Defaults,
                   .activation_field = "hidden_activation",
-                  .default_activation = Activation::kGeluTanh,
                   .read = ReadGemma3},
-    DecoderFamily{.architecture = Architecture::kQwen3Moe,
-                  .kind = {"Qwen3MoeForCausalLM", "qwen3_moe"},
-                  .read = ReadQwen3Moe},
-    DecoderFamily{.architecture = Architecture::kGptOss,
-                  .kind = {"GptOssForCausalLM", "gpt_oss"},
+    DecoderFamily{.kind = {"Qwen2MoeForCausalLM", "qwen2_moe"}, .read = ReadQwen2Moe},
+    DecoderFamily{.kind = {"Qwen3MoeForCausalLM", "qwen3_moe"}, .read = ReadQwen3Moe},
+    DecoderFamily{
+        .kind = {"MixtralForCausalLM", "mixtral"}, .default_theta = 1000000, .read = ReadMixtral},
+    DecoderFamily{.kind = {"OlmoeForCausalLM", "olmoe"}, .read = ReadOlmoe},
+    DecoderFamily{.kind = {"GptOssForCausalLM", "gpt_oss"},
                   .default_theta = 150000,
-                  .default_head_dim = 64,
+                  .defaults = R"({"head_dim": 64})",
                   .read = ReadGptOss},
+    DecoderFamily{
+        .kind = {"Glm4MoeForCausalLM", "glm4_moe"}, .rotary_fraction = 0.5, .read = ReadGlm4Moe},
+    DecoderFamily{.kind = {"DeepseekV2ForCausalLM", "deepseek_v2"},
+                  .is_latent = true,
+                  .read = ReadDeepseekV2},
+    DecoderFamily{.kind = {"DeepseekV3ForCausalLM", "deepseek_v3"},
+                  .is_latent = true,
+                  .read = ReadDeepseekV3},
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ std::unique_ptr<DecoderModel> MakeModel() {
   CHECK(weights.ok()) << weights.status();
   // With a deviation of 0.02 attention would be almost uniform.
   for (DecoderLayerWeights& layer : weights->layers) {
-    at::Tensor qkv = layer.qkv.weight();
+    at::Tensor qkv = layer.qkv->weight();
     qkv.mul_(40);
   }
   auto model = DecoderModel::Create(config, *std::move(weights), {});

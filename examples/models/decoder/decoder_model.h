@@ -1,13 +1,14 @@
 // Unstable: any version may change this header (docs/embedding.md).
 //
-// Llama and its relatives as the runner sees them: decoder layers of grouped-query attention with
-// rotary embedding and a gated feed-forward, normalised by RMSNorm (Touvron et al., 2023).
+// A decoder as the runner sees it: layers of attention and a feed-forward or a mixture of experts,
+// each normalised and added to the residual stream (Touvron et al., 2023).
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<DecoderModel> model, DecoderModel::Load(folder, {}));
 //   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(model.get(), {}));
 //
 // Everything that differs between models and families (sizes, biases, rotation, norms, windows,
-// chunks, soft caps ...) is a choice by DecoderConfig in here, not another class: docs/models.md.
+// chunks, soft caps, experts, latents ...) is a choice by DecoderConfig, not another class:
+// docs/models.md.
 //
 // Host decisions of a forward pass depend only on the sizes of the step's tensors, so it may be
 // captured. Activations are of the weights' dtype; norms, rotations, softmax and gates are computed
@@ -29,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "reprise/distributed/collectives.h"
 #include "reprise/hf/weights.h"
+#include "reprise/models/decoder/decoder_attention.h"
 #include "reprise/models/decoder/decoder_config.h"
 #include "reprise/models/decoder/decoder_weights.h"
 #include "reprise/runner/model.h"
@@ -52,6 +54,9 @@ struct DecoderModelOptions {
   // RankOptions::context_ranks; must outlive the model. Null: this rank has all keys of
   // its heads. With `collectives`: groups of a grid (distributed/rank_grid.h).
   Collectives* context = nullptr;
+  // Of models with MLA: AttentionOptions.
+  int max_absorbed_query_len = 8;
+  MlaCache mla_cache = MlaCache::kLatent;
 };
 
 class DecoderModel : public Model {
@@ -78,38 +83,26 @@ class DecoderModel : public Model {
  private:
   struct Scratch;
 
-  // What layers need that is neither weight nor activation.
-  struct Tables {
-    at::Tensor rotary;              // [max_position, head_dim] float32
-    at::Tensor window_rotary;       // the same, of layers with a window
-    std::vector<at::Tensor> sinks;  // one per layer, [num_q_heads] float32; or empty
-  };
-
-  DecoderModel(const DecoderConfig& config, DecoderWeights weights, Tables tables, int max_position,
+  DecoderModel(const DecoderConfig& config, DecoderWeights weights,
                const DecoderModelOptions& options);
-  static std::vector<LayerSpec> MakeLayerSpecs(const DecoderConfig& config,
-                                               const DecoderWeights& weights, const Tables& tables);
+  void SetAttention(std::unique_ptr<DecoderAttention> attention, int max_position);
 
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 
   // hidden = the tokens' embeddings; normed = the first layer's input.
   absl::Status Embed(const Step& step, Scratch& scratch) const;
-  // Both read scratch.normed and leave their output there, before the residual is added.
-  absl::Status Attention(const Step& step, int layer, Scratch& scratch) const;
+  // Reads scratch.normed and leaves its output in scratch.summed, before the residual is added.
   absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
-  // From the projections q, k, v: writes the cache, attends. [num_tokens, num_q_heads, head_dim].
-  absl::StatusOr<at::Tensor> Attend(const Step& step, int layer, Scratch& scratch) const;
-  // hidden += normed, itself normalised first if there is an output norm; normed = RMSNorm(hidden).
+  // hidden += summed, itself normalised first if there is an output norm; normed = RMSNorm(hidden).
   absl::Status AddAndNormalise(const Step& step, const std::optional<at::Tensor>& output_norm,
                                const at::Tensor& norm, Scratch& scratch) const;
 
-  DecoderConfig config_;
-  DecoderWeights weights_;
-  Tables tables_;  // before the spec, which points into it
-  ModelSpec spec_;
-  double embedding_scale_;  // rounded to the dtype
-  Collectives* collectives_;
-  Collectives* context_;
+  const DecoderConfig config_;
+  const DecoderWeights weights_;
+  const DecoderModelOptions options_;
+  std::unique_ptr<DecoderAttention> attention_;  // refers to config_ and weights_
+  ModelSpec spec_;                               // points into attention_
+  double embedding_scale_;                       // rounded, if the config says so
   ShardedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
   SumBuffer summed_memory_;  // of Scratch::summed

@@ -52,7 +52,7 @@ std::unique_ptr<DecoderModel> Made(const DecoderConfig& config,
   // Of deviation 0.02, attention would be almost uniform; rotation and mask would hardly matter.
   // Norms would not matter at all.
   for (DecoderLayerWeights& layer : weights->layers) {
-    at::Tensor qkv = layer.qkv.weight();
+    at::Tensor qkv = layer.qkv->weight();
     qkv.mul_(40);
     for (std::optional<at::Tensor> norm :
          {std::optional(layer.input_norm), std::optional(layer.mlp_norm), layer.q_norm,
@@ -122,7 +122,8 @@ TEST(DecoderModelTest, AnyHeadDim) {
 
 TEST(DecoderModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
   DecoderConfig config = TinyConfig();
-  config.scale_embedding = true;
+  config.embedding_scale = std::sqrt(config.hidden_size);
+  config.rounds_embedding_scale = true;
   const std::unique_ptr<DecoderModel> model = Made(config, {.takes_embeddings = true});
   auto engine =
       CreateEngine(model.get(), {.runner = {.max_num_seqs = 1, .max_steps_in_flight = 1}});
@@ -215,7 +216,8 @@ TEST(DecoderModelTest, EverythingThatGemma2Has) {
   config.activation = Activation::kGeluTanh;
   config.norm_weight = NormWeight::kOnePlus;
   config.norm_placement = NormPlacement::kBeforeAndAfter;
-  config.scale_embedding = true;
+  config.embedding_scale = std::sqrt(config.hidden_size);
+  config.rounds_embedding_scale = true;
   config.attention_scale = 0.2;
   config.attention_softcap = 3;
   config.logit_softcap = 0.5;
@@ -229,7 +231,8 @@ TEST(DecoderModelTest, EverythingThatGemma3Has) {
   config.norm_weight = NormWeight::kOnePlus;
   config.norm_placement = NormPlacement::kBeforeAndAfter;
   config.qk_norm = QkNorm::kWeighted;
-  config.scale_embedding = true;
+  config.embedding_scale = std::sqrt(config.hidden_size);
+  config.rounds_embedding_scale = true;
   config.attention_scale = 0.2;
   config.attention = {{.window = 4}, {}};
   config.rope = {.theta = 100, .scaling = LinearRope{.factor = 8}};
@@ -257,6 +260,71 @@ TEST(DecoderModelTest, ExpertsInPlaceOfTheFeedForward) {
                                  .router_bias = true,
                                  .expert_bias = true,
                                  .files = ExpertFiles::kStacked};
+  ExpectDense(config);
+}
+
+TEST(DecoderModelTest, OnlyTheFirstDimsOfAHeadRotate) {
+  for (const QkNorm norm : {QkNorm::kNone, QkNorm::kWeighted}) {
+    for (const double fraction : {0.125, 0.5}) {
+      DecoderConfig config = TinyConfig();
+      config.rope.rotary_fraction = fraction;
+      config.qk_norm = norm;
+      ExpectDense(config);
+    }
+  }
+}
+
+TEST(DecoderModelTest, OneNormForAllHeads) {
+  DecoderConfig config = TinyConfig();
+  config.qk_norm = QkNorm::kAllHeads;
+  ExpectDense(config);
+  config.norm_weight = NormWeight::kOnePlus;
+  config.num_kv_heads = 1;
+  ExpectDense(config);
+}
+
+TEST(DecoderModelTest, FactorsOfEmbeddingsResidualsAndLogits) {
+  for (const NormPlacement placement : {NormPlacement::kBefore, NormPlacement::kBeforeAndAfter}) {
+    DecoderConfig config = TinyConfig();
+    config.embedding_scale = 12;
+    config.residual_scale = 0.22;
+    config.logit_divisor = 8;
+    config.attention_scale = 0.0625;
+    config.norm_placement = placement;
+    if (placement == NormPlacement::kBeforeAndAfter) {
+      config.names.attention_output_norm = "a";
+      config.names.mlp_output_norm = "b";
+    }
+    ExpectDense(config);
+  }
+}
+
+TEST(DecoderModelTest, AllLayersMayTemperTheirQueries) {
+  DecoderConfig config = TinyConfig();
+  config.temperature = {.attn_scale = 0.5, .floor_scale = 8, .position_offset = 0};
+  config.tempers_all_layers = true;
+  ExpectDense(config);
+  config.qk_norm = QkNorm::kWeighted;  // the norm comes first
+  ExpectDense(config);
+}
+
+TEST(DecoderModelTest, LayersWithAndWithoutExpertsInOneModel) {
+  DecoderConfig config = TinyConfig();
+  config.num_layers = 3;
+  config.experts = ExpertsConfig{.num_experts = 6,
+                                 .num_chosen = 3,
+                                 .inner_size = 12,
+                                 .scores = RouterScores::kSigmoid,
+                                 .choice_bias = true,
+                                 .num_groups = 3,
+                                 .num_chosen_groups = 2,
+                                 .group_score = GroupScore::kTopTwo,
+                                 .scale = 2.5,
+                                 .shared_inner_size = 20,
+                                 .shared_gate = true};
+  config.is_dense = {true, false, false};
+  ExpectDense(config);
+  config.is_dense = {false, true, false};
   ExpectDense(config);
 }
 
@@ -317,7 +385,7 @@ std::unique_ptr<DecoderModel> ModelOfLargeKeys(const DecoderConfig& config) {
   std::unique_ptr<DecoderModel> model = Made(config);
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
   for (const DecoderLayerWeights& layer : model->weights().layers) {
-    at::Tensor qkv = layer.qkv.weight();
+    at::Tensor qkv = layer.qkv->weight();
     qkv.narrow(0, 0, q_size).mul_(1e-3);
     qkv.narrow(0, q_size, qkv.size(0) - q_size).mul_(400);
   }

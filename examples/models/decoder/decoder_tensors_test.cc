@@ -84,7 +84,7 @@ TEST(DecoderTensorsTest, FamiliesHaveTensorsAndNamesOfTheirOwn) {
   }
 
   config = TinyConfig();
-  config.architecture = Architecture::kLlama4;
+  config.names.mlp = "feed_forward";
   config.qk_norm = QkNorm::kPlain;
   views = ViewsFor(config);
   EXPECT_EQ(views.size(), 2u + 2 * 9);

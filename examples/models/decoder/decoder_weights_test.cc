@@ -102,11 +102,11 @@ TEST(DecoderWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
   const auto expect_equal = [](const at::Tensor& got, const std::vector<at::Tensor>& parts) {
     EXPECT_TRUE(at::equal(got, at::cat(parts)));
   };
-  expect_equal(loaded.qkv.weight(),
+  expect_equal(loaded.qkv->weight(),
                {file[layer + "self_attn.q_proj.weight"], file[layer + "self_attn.k_proj.weight"],
                 file[layer + "self_attn.v_proj.weight"]});
-  ASSERT_TRUE(loaded.qkv.bias().has_value());
-  expect_equal(*loaded.qkv.bias(),
+  ASSERT_TRUE(loaded.qkv->bias().has_value());
+  expect_equal(*loaded.qkv->bias(),
                {file[layer + "self_attn.q_proj.bias"], file[layer + "self_attn.k_proj.bias"],
                 file[layer + "self_attn.v_proj.bias"]});
   expect_equal(loaded.o.weight(), {file[layer + "self_attn.o_proj.weight"]});
@@ -129,7 +129,7 @@ TEST(DecoderWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
   config.mlp_bias = true;
   const CheckpointFile file("mlp_bias", config, DType::kFloat32);
   const DecoderWeights weights = Loaded(file, config, {});
-  EXPECT_FALSE(weights.layers[0].qkv.bias().has_value());
+  EXPECT_FALSE(weights.layers[0].qkv->bias().has_value());
   EXPECT_TRUE(at::equal(*weights.layers[0].gate_up->bias(),
                         at::cat({file["model.layers.0.mlp.gate_proj.bias"],
                                  file["model.layers.0.mlp.up_proj.bias"]})));
@@ -147,7 +147,7 @@ TEST(DecoderWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
   const DecoderWeights weights = Loaded(file, config, {});
   // Rows 0, 2, then 1, 3 of each head of 4.
   const at::Tensor order = at::tensor(std::vector<int64_t>{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
-  const at::Tensor& qkv = weights.layers[0].qkv.weight();
+  const at::Tensor& qkv = weights.layers[0].qkv->weight();
   const auto stored = [&](const std::string& name) {
     return file["model.layers.0.self_attn." + name + ".weight"];
   };
@@ -155,7 +155,7 @@ TEST(DecoderWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
   EXPECT_TRUE(
       at::equal(qkv.narrow(0, 12, 4), stored("k_proj").index_select(0, order.narrow(0, 0, 4))));
   EXPECT_TRUE(at::equal(qkv.narrow(0, 16, 4), stored("v_proj")));
-  EXPECT_TRUE(at::equal(weights.layers[1].qkv.weight().narrow(0, 0, 12),
+  EXPECT_TRUE(at::equal(weights.layers[1].qkv->weight().narrow(0, 0, 12),
                         file["model.layers.1.self_attn.q_proj.weight"]));
 }
 
@@ -194,7 +194,7 @@ TEST(DecoderWeightsTest, TheDTypeIsTheCheckpointsUnlessAnotherIsAskedFor) {
     for (const DType wanted : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       const DecoderWeights weights = Loaded(file, TinyConfig(), {.dtype = wanted});
       EXPECT_EQ(weights.dtype, wanted);
-      const at::Tensor& qkv = weights.layers[0].qkv.weight();
+      const at::Tensor& qkv = weights.layers[0].qkv->weight();
       EXPECT_TRUE(
           at::equal(qkv.narrow(0, 12, 4),  // behind q
                     file["model.layers.0.self_attn.k_proj.weight"].to(ToScalarType(wanted))));
@@ -237,7 +237,7 @@ TEST(DecoderWeightsTest, TensorsAtOddAddressesAreReadLikeOthers) {
   std::ofstream(file.path(), std::ios::binary) << bytes;
   const DecoderWeights weights = Loaded(file, TinyConfig(), {});
   EXPECT_TRUE(at::equal(weights.embedding, file["model.embed_tokens.weight"]));
-  EXPECT_TRUE(at::equal(weights.layers[0].qkv.weight().narrow(0, 0, 12),
+  EXPECT_TRUE(at::equal(weights.layers[0].qkv->weight().narrow(0, 0, 12),
                         file["model.layers.0.self_attn.q_proj.weight"]));
   EXPECT_EQ(reinterpret_cast<intptr_t>(weights.embedding.const_data_ptr()) % sizeof(float), 0u);
 }

@@ -1,5 +1,4 @@
-// A plain model of the Llama kind, for tests: float64, all tokens at once, no cache, each block
-// exactly by its paper.
+// A plain decoder, for tests: float64, all tokens at once, no cache, each block exactly by its paper.
 //
 //   const at::Tensor expected = DenseLogits(*model, tokens);
 
@@ -22,6 +21,7 @@ struct DenseStorage {
   using Stored = std::function<at::Tensor(int layer, const at::Tensor& x)>;
   Stored keys = nullptr;  // null: as they are
   Stored values = nullptr;
+  Stored latents = nullptr;  // of MLA: [num_tokens, latent_dim]
 };
 
 // [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU.

@@ -72,7 +72,7 @@ std::unique_ptr<DecoderModel> Moved(const DecoderModel& model, c10::Device devic
   for (DecoderLayerWeights& layer : weights.layers) {
     move(layer.input_norm);
     move(layer.mlp_norm);
-    for (Linear* linear : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
+    for (Linear* linear : {&*layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
       move_linear(*linear);
     }
   }
@@ -86,7 +86,7 @@ std::unique_ptr<DecoderModel> Made(const DecoderConfig& config) {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
   for (DecoderLayerWeights& layer : weights->layers) {
-    at::Tensor qkv = layer.qkv.weight();
+    at::Tensor qkv = layer.qkv->weight();
     qkv.mul_(40);  // attention that is far from uniform
   }
   auto model = DecoderModel::Create(config, *std::move(weights), {});

@@ -58,7 +58,7 @@ TEST_P(GoldenModelTest, WeightsHaveTheShapesOfTheConfig) {
               ElementsAre(config->num_q_heads * head_dim, config->hidden_size));
   EXPECT_THAT(shape_of("model.layers.1.self_attn.k_proj.weight"),
               ElementsAre(config->num_kv_heads * head_dim, config->hidden_size));
-  const std::string mlp = config->architecture == Architecture::kLlama4 ? "feed_forward" : "mlp";
+  const std::string mlp(config->names.mlp);
   EXPECT_THAT(shape_of("model.layers.1." + mlp + ".up_proj.weight"),
               ElementsAre(config->intermediate_size, config->hidden_size));
   EXPECT_EQ(checkpoint->Find("lm_head.weight").ok(), !config->tie_word_embeddings);

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(layer.window.value_or(1) > 0 && layer.chunk.value_or(1) > 0);
   }
   CHECK_GT(reprise::RopeAttentionFactor(config->rope), 0);
-  for (const float frequency : reprise::RopeFrequencies(config->rope, config->head_dim)) {
+  for (const float frequency : reprise::RopeFrequencies(config->rope, config->rotary_dim())) {
     CHECK(std::isfinite(frequency)) << frequency;
     CHECK_GE(frequency, 0);
   }

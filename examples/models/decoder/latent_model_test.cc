@@ -1,5 +1,3 @@
-#include "reprise/models/deepseek/mla_model.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
@@ -15,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/engine/create_engine.h"
+#include "reprise/models/decoder/decoder_model.h"
 #include "reprise/models/generate.h"
 
 namespace reprise {
@@ -24,15 +23,15 @@ using Mode = GraphSetOptions::Mode;
 
 constexpr char kFolder[] = "tests/goldens/deepseek-mla";
 
-std::unique_ptr<MlaModel> Loaded(const std::string& folder, int max_absorbed_query_len) {
-  auto model = MlaModel::Load(folder, {.dtype = DType::kFloat32},
-                              {.max_absorbed_query_len = max_absorbed_query_len});
+std::unique_ptr<DecoderModel> Loaded(const std::string& folder, int max_absorbed_query_len) {
+  auto model = DecoderModel::Load(folder, {.dtype = DType::kFloat32},
+                                  {.max_absorbed_query_len = max_absorbed_query_len});
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
 
 // The logits before each of 12 tokens after a prompt of 29, which is computed in chunks.
-std::vector<float> Logits(MlaModel& model, int prefill_chunk) {
+std::vector<float> Logits(DecoderModel& model, int prefill_chunk) {
   auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 2,
                                                  .max_num_tokens = 64,
                                                  .max_seq_len = 64,
@@ -52,31 +51,32 @@ std::vector<float> Logits(MlaModel& model, int prefill_chunk) {
   return {recorder.rows(0).begin(), recorder.rows(0).end()};
 }
 
-TEST(MlaModelTest, AbsorbedOrNotTheResultIsTheSame) {
+TEST(LatentModelTest, AbsorbedOrNotTheResultIsTheSame) {
   for (const char* folder : {kFolder, "tests/goldens/deepseek-mla-yarn"}) {
     const auto absorbed = Loaded(folder, 1000);
     const auto expanded = Loaded(folder, 0);  // every step but those of one query
     const at::Tensor expected = at::tensor(Logits(*absorbed, 0));
     for (const int chunk : {0, 1, 10}) {
       SCOPED_TRACE(testing::Message() << folder << ", chunks of " << chunk);
-      for (MlaModel* model : {absorbed.get(), expanded.get()}) {
+      for (DecoderModel* model : {absorbed.get(), expanded.get()}) {
         EXPECT_LT((at::tensor(Logits(*model, chunk)) - expected).abs().max().item<float>(), 2e-4f);
       }
     }
   }
 }
 
-TEST(MlaModelTest, ACacheOfEveryHeadsKeysAndValuesGivesTheSameResult) {
+TEST(LatentModelTest, ACacheOfEveryHeadsKeysAndValuesGivesTheSameResult) {
   const auto latent = Loaded(kFolder, 8);
-  auto loaded = MlaModel::Load(kFolder, {.dtype = DType::kFloat32}, {.cache = MlaCache::kExpanded});
+  auto loaded =
+      DecoderModel::Load(kFolder, {.dtype = DType::kFloat32}, {.mla_cache = MlaCache::kExpanded});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  MlaModel& expanded = **loaded;
-  const MlaConfig& config = expanded.config();
+  DecoderModel& expanded = **loaded;
+  const DecoderConfig& config = expanded.config();
   const LayerSpec& layer = expanded.spec().layers[1];
   EXPECT_FALSE(layer.v_in_k);
-  EXPECT_EQ(layer.params.num_kv_heads, config.num_heads);
-  EXPECT_EQ(layer.params.head_dim_qk, config.qk_head_dim());
-  EXPECT_EQ(layer.params.head_dim_v, config.v_head_dim);
+  EXPECT_EQ(layer.params.num_kv_heads, config.num_q_heads);
+  EXPECT_EQ(layer.params.head_dim_qk, config.latent->qk_dim());
+  EXPECT_EQ(layer.params.head_dim_v, config.latent->v_dim);
   const at::Tensor expected = at::tensor(Logits(*latent, 0));
   for (const int chunk : {0, 1, 10}) {
     SCOPED_TRACE(testing::Message() << "chunks of " << chunk);
@@ -84,20 +84,21 @@ TEST(MlaModelTest, ACacheOfEveryHeadsKeysAndValuesGivesTheSameResult) {
   }
 }
 
-TEST(MlaModelTest, TheWeightsOfHeadsAreTheHalvesOfOneMatrix) {
+TEST(LatentModelTest, TheWeightsOfHeadsAreTheHalvesOfOneMatrix) {
   const auto model = Loaded(kFolder, 8);
-  const MlaConfig& config = model->config();
-  const MlaLayerWeights& layer = model->weights().layers[1];
-  const at::Tensor heads = layer.kv_b.weight().unflatten(
-      0, {config.num_heads, config.qk_nope_head_dim + config.v_head_dim});
-  EXPECT_TRUE(at::equal(layer.absorb.weight(),
-                        heads.narrow(1, 0, config.qk_nope_head_dim).transpose(1, 2)));
-  EXPECT_TRUE(at::equal(layer.expand.weight(),
-                        heads.narrow(1, config.qk_nope_head_dim, config.v_head_dim)));
-  EXPECT_EQ(layer.expand.weight().storage().data(), layer.kv_b.weight().storage().data());
+  const DecoderConfig& config = model->config();
+  const DecoderLayerWeights& layer = model->weights().layers[1];
+  const at::Tensor heads = layer.latent->kv_b.weight().unflatten(
+      0, {config.num_q_heads, config.latent->nope_dim + config.latent->v_dim});
+  EXPECT_TRUE(at::equal(layer.latent->absorb.weight(),
+                        heads.narrow(1, 0, config.latent->nope_dim).transpose(1, 2)));
+  EXPECT_TRUE(at::equal(layer.latent->expand.weight(),
+                        heads.narrow(1, config.latent->nope_dim, config.latent->v_dim)));
+  EXPECT_EQ(layer.latent->expand.weight().storage().data(),
+            layer.latent->kv_b.weight().storage().data());
 }
 
-TEST(MlaModelTest, TheCacheHoldsOneLatentForAllHeads) {
+TEST(LatentModelTest, TheCacheHoldsOneLatentForAllHeads) {
   const auto model = Loaded(kFolder, 8);
   const ModelSpec& spec = model->spec();
   ASSERT_EQ(spec.layers.size(), 2u);
@@ -108,10 +109,10 @@ TEST(MlaModelTest, TheCacheHoldsOneLatentForAllHeads) {
   EXPECT_EQ(spec.max_position, 512);
 }
 
-TEST(MlaModelTest, NamesWhatACheckpointLacks) {
-  MlaConfig config = *LoadMlaConfig(kFolder);
-  config.q_lora_rank.reset();
-  const absl::Status status = LoadMlaWeights(kFolder, config, {}).status();
+TEST(LatentModelTest, NamesWhatACheckpointLacks) {
+  DecoderConfig config = *LoadDecoderConfig(kFolder);
+  config.latent->q_rank.reset();
+  const absl::Status status = LoadDecoderWeights(kFolder, config, {}).status();
   EXPECT_THAT(std::string(status.message()),
               testing::AllOf(testing::HasSubstr("missing tensors: model.layers.0.self_attn.q_proj"),
                              testing::HasSubstr("unknown tensors: model.layers.0.self_attn.q_a_")));

@@ -1,5 +1,3 @@
-#include "reprise/models/deepseek/mla_weights.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -28,17 +26,15 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-MlaConfig TinyConfig() {
-  MlaConfig config;
+DecoderConfig TinyConfig() {
+  DecoderConfig config;
   config.hidden_size = 6;
   config.intermediate_size = 10;
   config.num_layers = 2;
-  config.num_heads = 2;
-  config.q_lora_rank = 3;
-  config.kv_lora_rank = 5;
-  config.qk_nope_head_dim = 3;
-  config.qk_rope_head_dim = 4;
-  config.v_head_dim = 2;
+  config.num_q_heads = 2;
+  config.latent =
+      LatentAttention{.q_rank = 3, .kv_rank = 5, .nope_dim = 3, .rope_dim = 4, .v_dim = 2};
+  config.rope_pairs = RopePairs::kNeighbours;
   config.vocab_size = 7;
   config.max_seq_len = 32;
   return config;
@@ -47,10 +43,10 @@ MlaConfig TinyConfig() {
 // A checkpoint of random values in a folder of its own.
 class CheckpointFile {
  public:
-  CheckpointFile(const std::string& name, const MlaConfig& config)
+  CheckpointFile(const std::string& name, const DecoderConfig& config)
       : folder_(std::filesystem::path(testing::TempDir()) / name) {
     std::filesystem::create_directories(folder_);
-    for (const ExpectedTensor& expected : MlaTensors(config)) {
+    for (const ExpectedTensor& expected : DecoderTensors(config)) {
       tensors_[expected.name] = at::randn(expected.shape);
     }
     Write();
@@ -80,8 +76,8 @@ class CheckpointFile {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-MlaWeights Loaded(const CheckpointFile& file, const MlaConfig& config) {
-  auto weights = LoadMlaWeights(file.folder(), config, {});
+DecoderWeights Loaded(const CheckpointFile& file, const DecoderConfig& config) {
+  auto weights = LoadDecoderWeights(file.folder(), config, {});
   CHECK(weights.ok()) << weights.status();
   return *std::move(weights);
 }
@@ -93,67 +89,71 @@ at::Tensor Ordered(const at::Tensor& rows, const std::vector<int64_t>& order) {
 // Of two heads of queries: three rows that do not rotate, and then even and odd ones of four.
 const std::vector<int64_t> kQueryOrder = {0, 1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 12, 11, 13};
 
-TEST(MlaWeightsTest, RowsThatRotateBecomeHalves) {
+TEST(LatentWeightsTest, RowsThatRotateBecomeHalves) {
   const CheckpointFile file("mla_ranked", TinyConfig());
-  const MlaWeights weights = Loaded(file, TinyConfig());
+  const DecoderWeights weights = Loaded(file, TinyConfig());
   ASSERT_EQ(weights.layers.size(), 2u);
-  const MlaLayerWeights& layer = weights.layers[1];
-  EXPECT_TRUE(at::equal(layer.kv_a.weight(), Ordered(file["self_attn.kv_a_proj_with_mqa.weight"],
-                                                     {0, 1, 2, 3, 4, 5, 7, 6, 8})));
-  EXPECT_TRUE(at::equal(layer.q.weight(), Ordered(file["self_attn.q_b_proj.weight"], kQueryOrder)));
-  EXPECT_TRUE(at::equal(layer.q_a->weight(), file["self_attn.q_a_proj.weight"]));
-  EXPECT_TRUE(at::equal(*layer.q_a_norm, file["self_attn.q_a_layernorm.weight"]));
-  EXPECT_TRUE(at::equal(layer.kv_a_norm, file["self_attn.kv_a_layernorm.weight"]));
-  EXPECT_TRUE(at::equal(layer.kv_b.weight(), file["self_attn.kv_b_proj.weight"]));
+  const DecoderLayerWeights& layer = weights.layers[1];
+  EXPECT_TRUE(
+      at::equal(layer.latent->kv_a.weight(),
+                Ordered(file["self_attn.kv_a_proj_with_mqa.weight"], {0, 1, 2, 3, 4, 5, 7, 6, 8})));
+  EXPECT_TRUE(
+      at::equal(layer.latent->q.weight(), Ordered(file["self_attn.q_b_proj.weight"], kQueryOrder)));
+  EXPECT_TRUE(at::equal(layer.latent->q_a->weight(), file["self_attn.q_a_proj.weight"]));
+  EXPECT_TRUE(at::equal(*layer.latent->q_a_norm, file["self_attn.q_a_layernorm.weight"]));
+  EXPECT_TRUE(at::equal(layer.latent->kv_a_norm, file["self_attn.kv_a_layernorm.weight"]));
+  EXPECT_TRUE(at::equal(layer.latent->kv_b.weight(), file["self_attn.kv_b_proj.weight"]));
   EXPECT_TRUE(at::equal(layer.o.weight(), file["self_attn.o_proj.weight"]));
-  EXPECT_TRUE(at::equal(layer.gate_up.weight(),
+  EXPECT_TRUE(at::equal(layer.gate_up->weight(),
                         at::cat({file["mlp.gate_proj.weight"], file["mlp.up_proj.weight"]})));
-  EXPECT_TRUE(at::equal(layer.down.weight(), file["mlp.down_proj.weight"]));
+  EXPECT_TRUE(at::equal(layer.down->weight(), file["mlp.down_proj.weight"]));
 }
 
-TEST(MlaWeightsTest, BiasesOfRowsThatRotateFollowThem) {
-  MlaConfig config = TinyConfig();
-  config.attention_bias = true;
+TEST(LatentWeightsTest, BiasesOfRowsThatRotateFollowThem) {
+  DecoderConfig config = TinyConfig();
+  config.qkv_bias = true;
   config.mlp_bias = true;
   const CheckpointFile file("mla_biased", config);
-  const MlaWeights weights = Loaded(file, config);
-  const MlaLayerWeights& layer = weights.layers[1];
-  EXPECT_TRUE(at::equal(*layer.kv_a.bias(), Ordered(file["self_attn.kv_a_proj_with_mqa.bias"],
-                                                    {0, 1, 2, 3, 4, 5, 7, 6, 8})));
-  EXPECT_TRUE(at::equal(*layer.q_a->bias(), file["self_attn.q_a_proj.bias"]));
+  const DecoderWeights weights = Loaded(file, config);
+  const DecoderLayerWeights& layer = weights.layers[1];
+  EXPECT_TRUE(
+      at::equal(*layer.latent->kv_a.bias(),
+                Ordered(file["self_attn.kv_a_proj_with_mqa.bias"], {0, 1, 2, 3, 4, 5, 7, 6, 8})));
+  EXPECT_TRUE(at::equal(*layer.latent->q_a->bias(), file["self_attn.q_a_proj.bias"]));
   EXPECT_TRUE(at::equal(*layer.o.bias(), file["self_attn.o_proj.bias"]));
-  EXPECT_TRUE(at::equal(*layer.down.bias(), file["mlp.down_proj.bias"]));
-  EXPECT_FALSE(layer.q.bias().has_value());
-  EXPECT_FALSE(layer.kv_b.bias().has_value());
+  EXPECT_TRUE(at::equal(*layer.down->bias(), file["mlp.down_proj.bias"]));
+  EXPECT_FALSE(layer.latent->q.bias().has_value());
+  EXPECT_FALSE(layer.latent->kv_b.bias().has_value());
 }
 
-TEST(MlaWeightsTest, WithoutALatentForQueriesThereIsOneMatrix) {
-  MlaConfig config = TinyConfig();
-  config.q_lora_rank.reset();
+TEST(LatentWeightsTest, WithoutALatentForQueriesThereIsOneMatrix) {
+  DecoderConfig config = TinyConfig();
+  config.latent->q_rank.reset();
   const CheckpointFile file("mla_plain", config);
-  const MlaWeights weights = Loaded(file, config);
-  const MlaLayerWeights& layer = weights.layers[1];
-  EXPECT_FALSE(layer.q_a.has_value());
-  EXPECT_FALSE(layer.q_a_norm.has_value());
-  EXPECT_TRUE(at::equal(layer.q.weight(), Ordered(file["self_attn.q_proj.weight"], kQueryOrder)));
+  const DecoderWeights weights = Loaded(file, config);
+  const DecoderLayerWeights& layer = weights.layers[1];
+  EXPECT_FALSE(layer.latent->q_a.has_value());
+  EXPECT_FALSE(layer.latent->q_a_norm.has_value());
+  EXPECT_TRUE(
+      at::equal(layer.latent->q.weight(), Ordered(file["self_attn.q_proj.weight"], kQueryOrder)));
 }
 
-TEST(MlaWeightsTest, ATiedHeadIsTheEmbeddingWhateverElseStandsThere) {
-  MlaConfig config = TinyConfig();
+TEST(LatentWeightsTest, ATiedHeadIsTheEmbeddingWhateverElseStandsThere) {
+  DecoderConfig config = TinyConfig();
   CheckpointFile file("mla_tied", config);  // with an lm_head.weight
   config.tie_word_embeddings = true;
-  const MlaWeights weights = Loaded(file, config);
+  const DecoderWeights weights = Loaded(file, config);
   EXPECT_EQ(weights.lm_head.weight().const_data_ptr(), weights.embedding.const_data_ptr());
   file.tensors().erase("lm_head.weight");
   file.Write();
-  EXPECT_TRUE(LoadMlaWeights(file.folder(), config, {}).ok());
+  EXPECT_TRUE(LoadDecoderWeights(file.folder(), config, {}).ok());
 }
 
-TEST(MlaWeightsTest, ProgressEndsWithAllThatWasRead) {
+TEST(LatentWeightsTest, ProgressEndsWithAllThatWasRead) {
   const CheckpointFile file("mla_progress", TinyConfig());
   int64_t read = -1;
   int64_t total = 0;
-  const auto weights = LoadMlaWeights(
+  const auto weights = LoadDecoderWeights(
       file.folder(), TinyConfig(),
       {.dtype = DType::kBFloat16, .on_progress = [&](int64_t num_bytes, int64_t total_bytes) {
          read = num_bytes;
@@ -165,24 +165,25 @@ TEST(MlaWeightsTest, ProgressEndsWithAllThatWasRead) {
   EXPECT_EQ(read, total);
 }
 
-TEST(MlaWeightsTest, AbsorbedFormsAreTheHeadsOfTheUpProjection) {
+TEST(LatentWeightsTest, AbsorbedFormsAreTheHeadsOfTheUpProjection) {
   const CheckpointFile file("mla_absorbed", TinyConfig());
-  const MlaWeights weights = Loaded(file, TinyConfig());
-  const MlaLayerWeights& layer = weights.layers[1];
+  const DecoderWeights weights = Loaded(file, TinyConfig());
+  const DecoderLayerWeights& layer = weights.layers[1];
   const at::Tensor heads = file["self_attn.kv_b_proj.weight"].view({2, 5, 5});
-  EXPECT_TRUE(at::equal(layer.absorb.weight(), heads.narrow(1, 0, 3).transpose(1, 2)));
-  EXPECT_TRUE(at::equal(layer.expand.weight(), heads.narrow(1, 3, 2)));
+  EXPECT_TRUE(at::equal(layer.latent->absorb.weight(), heads.narrow(1, 0, 3).transpose(1, 2)));
+  EXPECT_TRUE(at::equal(layer.latent->expand.weight(), heads.narrow(1, 3, 2)));
   // The latter is not a copy.
-  EXPECT_EQ(layer.expand.weight().storage().data(), layer.kv_b.weight().storage().data());
+  EXPECT_EQ(layer.latent->expand.weight().storage().data(),
+            layer.latent->kv_b.weight().storage().data());
 }
 
-TEST(MlaWeightsTest, NamesEveryTensorThatDoesNotFit) {
+TEST(LatentWeightsTest, NamesEveryTensorThatDoesNotFit) {
   CheckpointFile file("mla_wrong", TinyConfig());
   file.tensors().erase("model.layers.0.self_attn.kv_a_layernorm.weight");
   file.tensors()["model.layers.1.self_attn.q_proj.weight"] = at::zeros({14, 6});
   file.tensors()["model.layers.1.self_attn.kv_b_proj.weight"] = at::zeros({9, 5});
   file.Write();
-  const absl::Status status = LoadMlaWeights(file.folder(), TinyConfig(), {}).status();
+  const absl::Status status = LoadDecoderWeights(file.folder(), TinyConfig(), {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(
       std::string(status.message()),

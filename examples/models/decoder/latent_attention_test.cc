@@ -1,7 +1,5 @@
 // The model through an engine, absorbed and not, against the plain form.
 
-#include "reprise/models/deepseek/dense_mla.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
@@ -20,8 +18,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/engine/create_engine.h"
-#include "reprise/models/deepseek/mla_model.h"
-#include "reprise/models/deepseek/mla_weights.h"
+#include "reprise/models/decoder/decoder_model.h"
+#include "reprise/models/decoder/decoder_weights.h"
+#include "reprise/models/decoder/dense_decoder.h"
 #include "reprise/models/generate.h"
 
 namespace reprise {
@@ -29,17 +28,15 @@ namespace {
 
 using testing::HasSubstr;
 
-MlaConfig TinyConfig() {
-  MlaConfig config;
+DecoderConfig TinyConfig() {
+  DecoderConfig config;
   config.hidden_size = 48;
   config.intermediate_size = 40;
   config.num_layers = 2;
-  config.num_heads = 3;
-  config.q_lora_rank = 20;
-  config.kv_lora_rank = 24;
-  config.qk_nope_head_dim = 16;
-  config.qk_rope_head_dim = 8;
-  config.v_head_dim = 12;
+  config.num_q_heads = 3;
+  config.latent =
+      LatentAttention{.q_rank = 20, .kv_rank = 24, .nope_dim = 16, .rope_dim = 8, .v_dim = 12};
+  config.rope_pairs = RopePairs::kNeighbours;
   config.vocab_size = 50;
   config.max_seq_len = 64;
   config.rms_norm_eps = 1e-5;
@@ -47,25 +44,26 @@ MlaConfig TinyConfig() {
   return config;
 }
 
-std::unique_ptr<MlaModel> Made(const MlaConfig& config, int max_absorbed_query_len) {
-  auto weights = MakeRandomMlaWeights(config, {.dtype = DType::kFloat32, .seed = 3});
+std::unique_ptr<DecoderModel> Made(const DecoderConfig& config, int max_absorbed_query_len) {
+  auto weights =
+      MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3}, RandomSpread::kLively);
   CHECK(weights.ok()) << weights.status();
-  auto model = MlaModel::Create(config, *std::move(weights),
-                                {.max_absorbed_query_len = max_absorbed_query_len});
+  auto model = DecoderModel::Create(config, *std::move(weights),
+                                    {.max_absorbed_query_len = max_absorbed_query_len});
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
 
 constexpr int kPrompt = 37;
 
-std::vector<int32_t> Tokens(const MlaConfig& config) {
+std::vector<int32_t> Tokens(const DecoderConfig& config) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < 50; ++i) tokens.push_back((i * i * 7 + 3) % config.vocab_size);
   return tokens;
 }
 
 // The logits before each forced token of one sequence, whose prompt is computed in chunks.
-at::Tensor Logits(MlaModel& model, int prefill_chunk) {
+at::Tensor Logits(DecoderModel& model, int prefill_chunk) {
   const std::vector<int32_t> tokens = Tokens(model.config());
   const Request request = {.prompt = {tokens.begin(), tokens.begin() + kPrompt},
                            .forced_tokens = {tokens.begin() + kPrompt, tokens.end()}};
@@ -84,11 +82,11 @@ at::Tensor Logits(MlaModel& model, int prefill_chunk) {
       .view({recorder.num_rows(0), model.config().vocab_size});
 }
 
-void ExpectDense(const MlaConfig& config) {
+void ExpectDense(const DecoderConfig& config) {
   constexpr int kNeverAbsorbed = 0;
   constexpr int kAlwaysAbsorbed = 1000;
   for (const int max_absorbed_query_len : {kNeverAbsorbed, 8, kAlwaysAbsorbed}) {
-    const std::unique_ptr<MlaModel> model = Made(config, max_absorbed_query_len);
+    const std::unique_ptr<DecoderModel> model = Made(config, max_absorbed_query_len);
     const std::vector<int32_t> tokens = Tokens(config);
     const at::Tensor expected =
         DenseLogits(*model, tokens).narrow(0, kPrompt - 1, std::ssize(tokens) - kPrompt);
@@ -102,42 +100,42 @@ void ExpectDense(const MlaConfig& config) {
   }
 }
 
-TEST(DenseMlaTest, ComputesWhatThePlainFormComputes) { ExpectDense(TinyConfig()); }
+TEST(LatentAttentionTest, ComputesWhatThePlainFormComputes) { ExpectDense(TinyConfig()); }
 
-TEST(DenseMlaTest, QueriesWithoutALatent) {
-  MlaConfig config = TinyConfig();
-  config.q_lora_rank.reset();
+TEST(LatentAttentionTest, QueriesWithoutALatent) {
+  DecoderConfig config = TinyConfig();
+  config.latent->q_rank.reset();
   ExpectDense(config);
 }
 
-TEST(DenseMlaTest, AnyNumberOfHeadsAndAnySizes) {
+TEST(LatentAttentionTest, AnyNumberOfHeadsAndAnySizes) {
   for (const auto& [heads, latent, nope, rope, v] :
        std::vector<std::array<int, 5>>{{1, 8, 4, 2, 6}, {16, 64, 32, 16, 32}, {5, 10, 7, 6, 9}}) {
     SCOPED_TRACE(absl::StrCat(heads, " heads, latent ", latent));
-    MlaConfig config = TinyConfig();
-    config.num_heads = heads;
-    config.kv_lora_rank = latent;
-    config.qk_nope_head_dim = nope;
-    config.qk_rope_head_dim = rope;
-    config.v_head_dim = v;
+    DecoderConfig config = TinyConfig();
+    config.num_q_heads = heads;
+    config.latent->kv_rank = latent;
+    config.latent->nope_dim = nope;
+    config.latent->rope_dim = rope;
+    config.latent->v_dim = v;
     ExpectDense(config);
   }
 }
 
-TEST(DenseMlaTest, TheSizesOfDeepSeekV2sHeads) {
-  MlaConfig config = TinyConfig();
+TEST(LatentAttentionTest, TheSizesOfDeepSeekV2sHeads) {
+  DecoderConfig config = TinyConfig();
   config.num_layers = 1;
-  config.num_heads = 2;
-  config.kv_lora_rank = 512;
-  config.qk_nope_head_dim = 128;
-  config.qk_rope_head_dim = 64;
-  config.v_head_dim = 128;
+  config.num_q_heads = 2;
+  config.latent->kv_rank = 512;
+  config.latent->nope_dim = 128;
+  config.latent->rope_dim = 64;
+  config.latent->v_dim = 128;
   config.attention_scale = 1 / std::sqrt(192.0);
   ExpectDense(config);
 }
 
-TEST(DenseMlaTest, ScaledRotationsAndATiedHead) {
-  MlaConfig config = TinyConfig();
+TEST(LatentAttentionTest, ScaledRotationsAndATiedHead) {
+  DecoderConfig config = TinyConfig();
   config.tie_word_embeddings = true;
   config.rope.scaling = LinearRope{.factor = 4};
   ExpectDense(config);
@@ -149,21 +147,21 @@ TEST(DenseMlaTest, ScaledRotationsAndATiedHead) {
   ExpectDense(config);
 }
 
-TEST(DenseMlaTest, BiasesOfAllProjectionsThatMayHaveThem) {
-  MlaConfig config = TinyConfig();
-  config.attention_bias = true;
+TEST(LatentAttentionTest, BiasesOfAllProjectionsThatMayHaveThem) {
+  DecoderConfig config = TinyConfig();
+  config.qkv_bias = true;
   config.mlp_bias = true;
   ExpectDense(config);
-  config.q_lora_rank.reset();
+  config.latent->q_rank.reset();
   ExpectDense(config);
 }
 
-TEST(DenseMlaTest, RefusesWeightsAndPositionsThatDoNotFit) {
-  MlaConfig config = TinyConfig();
-  auto weights = MakeRandomMlaWeights(config, {});
+TEST(LatentAttentionTest, RefusesWeightsAndPositionsThatDoNotFit) {
+  DecoderConfig config = TinyConfig();
+  auto weights = MakeRandomWeights(config, {}, RandomSpread::kLively);
   ASSERT_TRUE(weights.ok()) << weights.status();
-  const auto error = [&](const MlaModelOptions& options) {
-    return std::string(MlaModel::Create(config, *weights, options).status().message());
+  const auto error = [&](const DecoderModelOptions& options) {
+    return std::string(DecoderModel::Create(config, *weights, options).status().message());
   };
   for (const int max_position : {0, -1, 65}) {
     EXPECT_THAT(error({.max_position = max_position}),
@@ -175,14 +173,14 @@ TEST(DenseMlaTest, RefusesWeightsAndPositionsThatDoNotFit) {
   config.num_layers = 3;
   EXPECT_THAT(error({}), HasSubstr("layers must be num_layers: expected 3, got 2"));
   config = TinyConfig();
-  config.q_lora_rank.reset();
+  config.latent->q_rank.reset();
   EXPECT_THAT(error({}),
               HasSubstr("q_a must not be there, as the config does without: expected none"));
   config = TinyConfig();
-  config.kv_lora_rank = 25;
+  config.latent->kv_rank = 25;
   EXPECT_THAT(error({}), HasSubstr("kv_a must be [33, 48]"));
   config = TinyConfig();
-  config.v_head_dim = 13;
+  config.latent->v_dim = 13;
   EXPECT_THAT(error({}), HasSubstr("kv_b must be [87, 24]"));
 }
 
