@@ -3,14 +3,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/topk.h>
+#include <ATen/ops/ones_like.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/distributed/share.h"
 #include "reprise/runner/ops/elementwise.h"
@@ -26,14 +26,25 @@ constexpr int64_t kRowsPerExpert = 8;
 // the weights are read; more would only need more memory.
 constexpr int64_t kTokensAtOnce = 256;
 
+std::string Name(const ExpertsConfig& config, std::initializer_list<std::string_view> parts) {
+  std::string name(config.names.prefix);
+  for (const std::string_view part : parts) name.append(part);
+  return name;
+}
+
+Share InnerShare(const ExpertsConfig& config, int64_t size, const Ranks& ranks) {
+  return AlignedShareOf(size, ranks, std::max(64, config.block_columns));
+}
+
 absl::StatusOr<ExpertLinear> ReadSeparate(const ExpertsConfig& config, const LayerReader& in,
-                                          const std::vector<const char*>& projections,
+                                          const std::vector<std::string_view>& projections,
                                           int64_t out_features, int64_t in_features,
                                           std::optional<Share> rows, std::optional<Share> columns) {
   std::vector<WeightPart> parts;
   for (int expert = 0; expert < config.num_experts; ++expert) {
-    for (const char* const projection : projections) {
-      parts.push_back({.name = absl::StrCat("mlp.experts.", expert, ".", projection, ".weight"),
+    for (const std::string_view projection : projections) {
+      parts.push_back({.name = Name(config, {config.names.experts, ".", std::to_string(expert), ".",
+                                             projection, ".weight"}),
                        .num_rows = out_features,
                        .share = rows});
     }
@@ -43,34 +54,109 @@ absl::StatusOr<ExpertLinear> ReadSeparate(const ExpertsConfig& config, const Lay
   return ExpertLinear::Create(weight.unflatten(0, {config.num_experts, -1}), std::nullopt);
 }
 
-// `rows`, `columns`: this rank's of each expert. `pairs`: the rank's rows of an expert of which the
-// even ones come first, then the odd ones.
-absl::StatusOr<ExpertLinear> ReadStacked(const ExpertsConfig& config, const LayerReader& in,
-                                         const std::string& name, int64_t out_features,
-                                         int64_t in_features, std::optional<int> pairs,
-                                         const Share& rows, const Share& columns, bool has_bias) {
-  const int64_t num_experts = config.num_experts;
-  const WeightPart matrices = {.name = name,
-                               .num_rows = num_experts * out_features,
-                               .unzipped_head = pairs,
-                               .stored_shape = {num_experts, in_features, out_features},
-                               .is_transposed = true,
-                               .share = rows,
-                               .period = out_features};
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
-                           in.Rows({matrices}, {in_features}, WeightKind::kMatrix, columns));
+// Columns of a stacked tensor, which are rows of each expert's weight, that a rank reads.
+struct StackedRows {
+  Share share;         // of each `period` columns
+  int64_t period = 0;  // divides the number of columns
+  // The number of the rank's columns per expert, if columns of two projections alternate.
+  std::optional<int> pairs = {};
+};
+
+struct StackedTensor {
+  std::string name;
+  int64_t out_features = 0;
+  int64_t in_features = 0;
+  StackedRows rows;
+  Share columns;  // the rank's part of in_features
+  bool has_bias = false;
+};
+
+absl::StatusOr<ExpertLinear> ReadStacked(int64_t num_experts, const LayerReader& in,
+                                         const StackedTensor& tensor) {
+  const WeightPart matrices = {
+      .name = tensor.name,
+      .num_rows = num_experts * tensor.out_features,
+      .unzipped_head = tensor.rows.pairs,
+      .stored_shape = {num_experts, tensor.in_features, tensor.out_features},
+      .is_transposed = true,
+      .share = tensor.rows.share,
+      .period = tensor.rows.period};
+  const int64_t rank_rows = matrices.num_rank_rows() / num_experts;
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, in.Rows({matrices}, {tensor.in_features},
+                                                      WeightKind::kMatrix, tensor.columns));
   std::optional<at::Tensor> bias;
-  if (has_bias) {
-    const WeightPart vectors = {.name = name + "_bias",
-                                .num_rows = num_experts * out_features,
-                                .unzipped_head = pairs,
-                                .stored_shape = {num_experts, out_features},
-                                .share = rows,
-                                .period = out_features};
+  if (tensor.has_bias) {
+    const WeightPart vectors = {.name = tensor.name + "_bias",
+                                .num_rows = matrices.num_rows,
+                                .unzipped_head = tensor.rows.pairs,
+                                .stored_shape = {num_experts, tensor.out_features},
+                                .share = tensor.rows.share,
+                                .period = tensor.rows.period};
     REPRISE_ASSIGN_OR_RETURN(const at::Tensor read, in.Rows({vectors}, {}, WeightKind::kBias));
-    bias = read.unflatten(0, {num_experts, rows.size});
+    bias = read.unflatten(0, {num_experts, rank_rows});
   }
-  return ExpertLinear::Create(weight.unflatten(0, {num_experts, rows.size}), std::move(bias));
+  return ExpertLinear::Create(weight.unflatten(0, {num_experts, rank_rows}), std::move(bias));
+}
+
+absl::StatusOr<ExpertLinear> ReadGateUp(const ExpertsConfig& config, const LayerReader& in,
+                                        int64_t hidden_size, const Share& own) {
+  const ExpertNames& names = config.names;
+  const int64_t inner = config.inner_size;
+  if (config.files == ExpertFiles::kSeparate) {
+    return ReadSeparate(config, in, {names.gate, names.up}, inner, hidden_size, own, {});
+  }
+  // The halves of an expert are two periods.
+  const StackedRows rows = config.files == ExpertFiles::kStacked
+                               ? StackedRows{.share = own.Times(2),
+                                             .period = 2 * inner,
+                                             .pairs = static_cast<int>(2 * own.size)}
+                               : StackedRows{.share = own, .period = inner};
+  return ReadStacked(config.num_experts, in,
+                     {.name = Name(config, {names.experts, ".", names.gate_up}),
+                      .out_features = 2 * inner,
+                      .in_features = hidden_size,
+                      .rows = rows,
+                      .columns = {0, hidden_size},
+                      .has_bias = config.expert_bias});
+}
+
+absl::StatusOr<ExpertLinear> ReadDown(const ExpertsConfig& config, const LayerReader& in,
+                                      int64_t hidden_size, const Share& own) {
+  const ExpertNames& names = config.names;
+  if (config.files == ExpertFiles::kSeparate) {
+    return ReadSeparate(config, in, {names.down}, hidden_size, config.inner_size, {}, own);
+  }
+  return ReadStacked(config.num_experts, in,
+                     {.name = Name(config, {names.experts, ".", names.down}),
+                      .out_features = hidden_size,
+                      .in_features = config.inner_size,
+                      .rows = {.share = {0, hidden_size}, .period = hidden_size},
+                      .columns = own,
+                      // The sum over the ranks has the bias of rank 0.
+                      .has_bias = config.expert_bias && in.ranks().rank == 0});
+}
+
+// Sets the weights of the shared expert.
+absl::Status ReadShared(const ExpertsConfig& config, const LayerReader& in, int64_t hidden_size,
+                        ExpertWeights& weights) {
+  const ExpertNames& names = config.names;
+  const int64_t inner = config.shared_inner_size;
+  const Share own = InnerShare(config, inner, in.ranks());
+  const auto part = [&](std::string_view projection) {
+    return WeightPart{
+        .name = Name(config, {names.shared, ".", projection}), .num_rows = inner, .share = own};
+  };
+  REPRISE_ASSIGN_OR_RETURN(weights.shared_gate_up, in.Projection({part(names.gate), part(names.up)},
+                                                                 hidden_size, LinearBias::kNone));
+  REPRISE_ASSIGN_OR_RETURN(
+      weights.shared_down,
+      in.SummedProjection(part(names.down).name, hidden_size, inner, own, LinearBias::kNone));
+  if (config.shared_gate) {
+    REPRISE_ASSIGN_OR_RETURN(
+        weights.shared_gate_vector,
+        in.Projection({{Name(config, {names.shared_gate}), 1}}, hidden_size, LinearBias::kNone));
+  }
+  return absl::OkStatus();
 }
 
 ExpertsForm FormOf(bool deterministic, int64_t num_pairs, int64_t num_experts) {
@@ -78,38 +164,40 @@ ExpertsForm FormOf(bool deterministic, int64_t num_pairs, int64_t num_experts) {
                                                                     : ExpertsForm::kAll;
 }
 
-// The outputs of the chosen experts, [num_tokens, num_chosen, hidden_size].
+// Returns the outputs of the chosen experts. x [num_rows, hidden_size]; experts [num_rows,
+// num_chosen]; the result is [num_rows, num_chosen, hidden_size].
 absl::StatusOr<at::Tensor> ChosenOutputs(const ExpertsConfig& config, const ExpertWeights& weights,
                                          LinearContext& context, const at::Tensor& x,
                                          const at::Tensor& experts) {
+  const int64_t inner = weights.down.in_features();
   const at::Tensor pairs = experts.flatten();
-  const at::Tensor gate_up = at::empty({pairs.size(0), 2 * config.inner_size}, x.options());
-  const at::Tensor gated = at::empty({pairs.size(0), config.inner_size}, x.options());
+  const at::Tensor gate_up = at::empty({pairs.size(0), 2 * inner}, x.options());
+  const at::Tensor gated = at::empty({pairs.size(0), inner}, x.options());
   const at::Tensor outputs = at::empty({pairs.size(0), x.size(1)}, x.options());
   REPRISE_RETURN_IF_ERROR(weights.gate_up.Apply(context, x, pairs, gate_up));
   REPRISE_RETURN_IF_ERROR(GateMul(config.activation, gate_up, gated));
   REPRISE_RETURN_IF_ERROR(weights.down.Apply(context, gated, pairs, outputs));
-  return outputs.view({x.size(0), config.num_chosen, x.size(1)});
+  return outputs.view({x.size(0), experts.size(1), x.size(1)});
 }
 
-// The same by way of the outputs of all experts. Outputs that were not chosen may be of any value,
-// infinity too: they are not read.
+// Like ChosenOutputs(), by way of the outputs of all experts. The outputs of experts that were not
+// chosen may have any value, including infinity: they are not read.
 absl::StatusOr<at::Tensor> OutputsOfAll(const ExpertsConfig& config, const ExpertWeights& weights,
                                         LinearContext& context, const at::Tensor& x,
                                         const at::Tensor& experts) {
-  const int64_t num_tokens = x.size(0);
+  const int64_t num_rows = x.size(0);
   const int64_t num_experts = config.num_experts;
-  const int64_t inner = config.inner_size;
-  const at::Tensor gate_up = at::empty({num_tokens, num_experts, 2 * inner}, x.options());
-  const at::Tensor gated = at::empty({num_tokens, num_experts, inner}, x.options());
-  const at::Tensor outputs = at::empty({num_tokens, num_experts, x.size(1)}, x.options());
+  const int64_t inner = weights.down.in_features();
+  const at::Tensor gate_up = at::empty({num_rows, num_experts, 2 * inner}, x.options());
+  const at::Tensor gated = at::empty({num_rows, num_experts, inner}, x.options());
+  const at::Tensor outputs = at::empty({num_rows, num_experts, x.size(1)}, x.options());
   REPRISE_RETURN_IF_ERROR(weights.gate_up.ApplyAll(
-      context, x.unsqueeze(1).expand({num_tokens, num_experts, x.size(1)}), gate_up));
-  REPRISE_RETURN_IF_ERROR(GateMul(config.activation, gate_up.flatten(0, 1),
-                                  gated.view({num_tokens * num_experts, -1})));
+      context, x.unsqueeze(1).expand({num_rows, num_experts, x.size(1)}), gate_up));
+  REPRISE_RETURN_IF_ERROR(
+      GateMul(config.activation, gate_up.flatten(0, 1), gated.view({num_rows * num_experts, -1})));
   REPRISE_RETURN_IF_ERROR(weights.down.ApplyAll(context, gated, outputs));
   return at::gather(outputs, 1,
-                    experts.unsqueeze(2).expand({num_tokens, config.num_chosen, x.size(1)}));
+                    experts.unsqueeze(2).expand({num_rows, experts.size(1), x.size(1)}));
 }
 
 // [num_tokens, hidden_size] float32. LibTorch's sum may choose its order by the size of the batch.
@@ -123,65 +211,125 @@ at::Tensor WeightedSum(const at::Tensor& outputs, const at::Tensor& weights, boo
   return sum;
 }
 
+// Returns the sum over the chosen experts, [num_tokens, hidden_size] float32.
+absl::StatusOr<at::Tensor> RoutedSum(const ExpertsConfig& config, const ExpertWeights& weights,
+                                     LinearContext& context, const at::Tensor& x,
+                                     const Routing& routing, ExpertsForm form) {
+  const auto outputs = form == ExpertsForm::kAll ? OutputsOfAll : ChosenOutputs;
+  const bool in_order = x.is_cpu() || context.is_deterministic();
+  if (!config.scales_input) {
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor chosen,
+                             outputs(config, weights, context, x, routing.experts));
+    return WeightedSum(chosen, routing.weights, in_order);
+  }
+  // Each pair of a token and an expert is a row of its own.
+  const at::Tensor scaled =
+      at::mul(x.unsqueeze(1), routing.weights.unsqueeze(2)).to(x.scalar_type()).flatten(0, 1);
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor chosen, outputs(config, weights, context, scaled,
+                                                            routing.experts.reshape({-1, 1})));
+  return WeightedSum(chosen.view({x.size(0), -1, x.size(1)}), at::ones_like(routing.weights),
+                     in_order);
+}
+
+RowOrder RowOrderOf(const LinearContext& context) {
+  return context.is_deterministic() ? RowOrder::kFixed : RowOrder::kAny;
+}
+
+// Returns the output of the shared expert, [num_tokens, hidden_size] float32.
+absl::StatusOr<at::Tensor> SharedOutput(const ExpertsConfig& config, const ExpertWeights& weights,
+                                        LinearContext& context, const at::Tensor& x) {
+  const int64_t inner = weights.shared_down->in_features();
+  const at::Tensor gate_up = at::empty({x.size(0), 2 * inner}, x.options());
+  const at::Tensor gated = at::empty({x.size(0), inner}, x.options());
+  const at::Tensor out = at::empty(x.sizes(), x.options().dtype(at::kFloat));
+  REPRISE_RETURN_IF_ERROR(
+      weights.shared_gate_up->ApplyGated(context, config.activation, x, gate_up, gated));
+  REPRISE_RETURN_IF_ERROR(weights.shared_down->Apply(context, gated, out));
+  if (weights.shared_gate_vector.has_value()) {
+    const at::Tensor gate = at::empty({x.size(0), 1}, out.options());
+    REPRISE_RETURN_IF_ERROR(weights.shared_gate_vector->Apply(context, x, gate));
+    out.mul_(SigmoidInPlace(gate, RowOrderOf(context)));
+  }
+  return out;
+}
+
 }  // namespace
+
+absl::StatusOr<ExpertsConfig> ExpertsOfRank(const ExpertsConfig& config, const Ranks& ranks) {
+  ExpertsConfig own = config;
+  REPRISE_RETURN_IF_ERROR(CheckDivides("experts.inner_size", config.inner_size, ranks));
+  own.inner_size = static_cast<int>(InnerShare(config, config.inner_size, ranks).size);
+  if (config.shared_inner_size > 0) {
+    REPRISE_RETURN_IF_ERROR(
+        CheckDivides("experts.shared_inner_size", config.shared_inner_size, ranks));
+    own.shared_inner_size =
+        static_cast<int>(InnerShare(config, config.shared_inner_size, ranks).size);
+  }
+  return own;
+}
 
 absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const LayerReader& in,
                                           int64_t hidden_size) {
-  const bool stacked = config.files == ExpertFiles::kStacked;
-  const int64_t inner = config.inner_size;
-  // Of each expert, the rank has a share of the inner elements.
-  const Share own = AlignedShareOf(inner, in.ranks());
-  const Share all = {0, hidden_size};
-  std::optional<at::Tensor> router_bias;
+  const std::string router_name = Name(config, {config.names.router});
+  const Share own = InnerShare(config, config.inner_size, in.ranks());
+  std::optional<at::Tensor> router_bias, choice_bias;
   if (config.router_bias) {
-    REPRISE_ASSIGN_OR_RETURN(
-        router_bias, in.Bias(stacked ? "mlp.router.bias" : "mlp.gate.bias", config.num_experts));
+    REPRISE_ASSIGN_OR_RETURN(router_bias, in.Bias(router_name + ".bias", config.num_experts));
   }
-  absl::StatusOr<Linear> router = in.Projection(
-      {{stacked ? "mlp.router" : "mlp.gate", config.num_experts}}, hidden_size, LinearBias::kNone);
-  REPRISE_RETURN_IF_ERROR(router.status());
-  absl::StatusOr<ExpertLinear> gate_up =
-      stacked ? ReadStacked(config, in, "mlp.experts.gate_up_proj", 2 * inner, hidden_size,
-                            static_cast<int>(2 * own.size), own.Times(2), all, config.expert_bias)
-              : ReadSeparate(config, in, {"gate_proj", "up_proj"}, inner, hidden_size, own, {});
-  REPRISE_RETURN_IF_ERROR(gate_up.status());
-  absl::StatusOr<ExpertLinear> down =
-      // The outputs are added over the ranks, and with them the bias of rank 0.
-      stacked ? ReadStacked(config, in, "mlp.experts.down_proj", hidden_size, inner, std::nullopt,
-                            all, own, config.expert_bias && in.ranks().rank == 0)
-              : ReadSeparate(config, in, {"down_proj"}, hidden_size, inner, {}, own);
-  REPRISE_RETURN_IF_ERROR(down.status());
-  return ExpertWeights{.router = *std::move(router),
-                       .router_bias = std::move(router_bias),
-                       .gate_up = *std::move(gate_up),
-                       .down = *std::move(down)};
+  if (config.choice_bias) {
+    REPRISE_ASSIGN_OR_RETURN(
+        choice_bias, in.Float32(Name(config, {config.names.choice_bias}), config.num_experts));
+  }
+  REPRISE_ASSIGN_OR_RETURN(Linear router, in.Projection({{router_name, config.num_experts}},
+                                                        hidden_size, LinearBias::kNone));
+  REPRISE_ASSIGN_OR_RETURN(ExpertLinear gate_up, ReadGateUp(config, in, hidden_size, own));
+  REPRISE_ASSIGN_OR_RETURN(ExpertLinear down, ReadDown(config, in, hidden_size, own));
+  ExpertWeights weights = {.router = std::move(router),
+                           .router_bias = std::move(router_bias),
+                           .choice_bias = std::move(choice_bias),
+                           .gate_up = std::move(gate_up),
+                           .down = std::move(down),
+                           .shared_gate_up = {},
+                           .shared_down = {},
+                           .shared_gate_vector = {}};
+  if (config.shared_inner_size > 0) {
+    REPRISE_RETURN_IF_ERROR(ReadShared(config, in, hidden_size, weights));
+  }
+  return weights;
 }
 
 std::vector<NamedWeight> NamedExpertWeights(const std::optional<ExpertWeights>& weights) {
   if (!weights.has_value()) {
-    return {{"router", nullptr},         {"router_bias", nullptr},
-            {"expert gate_up", nullptr}, {"expert gate_up bias", nullptr},
-            {"expert down", nullptr},    {"expert down bias", nullptr}};
+    return {{"router", nullptr},
+            {"router_bias", nullptr},
+            {"choice_bias", nullptr},
+            {"expert gate_up", nullptr},
+            {"expert gate_up bias", nullptr},
+            {"expert down", nullptr},
+            {"expert down bias", nullptr},
+            {"shared expert gate_up", nullptr},
+            {"shared expert down", nullptr},
+            {"shared expert gate", nullptr}};
   }
   return {Named("router", weights->router),
           Named("router_bias", weights->router_bias),
+          Named("choice_bias", weights->choice_bias),
           Named("expert gate_up", weights->gate_up.weight()),
           Named("expert gate_up bias", weights->gate_up.bias()),
           Named("expert down", weights->down.weight()),
-          Named("expert down bias", weights->down.bias())};
+          Named("expert down bias", weights->down.bias()),
+          Named("shared expert gate_up", weights->shared_gate_up),
+          Named("shared expert down", weights->shared_down),
+          Named("shared expert gate", weights->shared_gate_vector)};
 }
 
 absl::StatusOr<Routing> RouteTokens(const ExpertsConfig& config, const ExpertWeights& weights,
                                     LinearContext& context, const at::Tensor& x) {
-  at::Tensor logits = at::empty({x.size(0), config.num_experts}, x.options().dtype(at::kFloat));
+  const at::Tensor logits =
+      at::empty({x.size(0), config.num_experts}, x.options().dtype(at::kFloat));
   REPRISE_RETURN_IF_ERROR(weights.router.Apply(context, x, logits));
   if (weights.router_bias.has_value()) logits.add_(*weights.router_bias);
-  if (!config.normalises) logits = at::softmax(logits, -1);
-  // Sorted, so that the order of sums does not depend on the batch.
-  const auto [values, experts] =
-      at::topk(logits, config.num_chosen, -1, /*largest=*/true, /*sorted=*/true);
-  return Routing{.experts = experts,
-                 .weights = config.normalises ? at::softmax(values, -1) : values};
+  return ChooseExperts(config, logits, weights.choice_bias, RowOrderOf(context));
 }
 
 absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
@@ -190,21 +338,24 @@ absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWe
   const int64_t num_tokens = x.size(0);
   if (num_tokens == 0) return Routing{};
   REPRISE_ASSIGN_OR_RETURN(Routing routing, RouteTokens(config, weights, context, x));
-  const bool deterministic = x.is_cpu() || context.is_deterministic();
+  std::optional<at::Tensor> shared;
+  if (weights.shared_gate_up.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(shared, SharedOutput(config, weights, context, x));
+  }
   if (form == ExpertsForm::kByShape) {
-    form = FormOf(deterministic, num_tokens * config.num_chosen, config.num_experts);
+    form = FormOf(x.is_cpu() || context.is_deterministic(), num_tokens * config.num_chosen,
+                  config.num_experts);
   }
   const int64_t at_once = form == ExpertsForm::kAll ? kTokensAtOnce : num_tokens;
   for (int64_t begin = 0; begin < num_tokens; begin += at_once) {
     const int64_t count = std::min(at_once, num_tokens - begin);
-    const at::Tensor tokens = x.narrow(0, begin, count);
-    const at::Tensor experts = routing.experts.narrow(0, begin, count);
-    REPRISE_ASSIGN_OR_RETURN(const at::Tensor outputs,
-                             form == ExpertsForm::kAll
-                                 ? OutputsOfAll(config, weights, context, tokens, experts)
-                                 : ChosenOutputs(config, weights, context, tokens, experts));
-    out.narrow(0, begin, count)
-        .copy_(WeightedSum(outputs, routing.weights.narrow(0, begin, count), deterministic));
+    const Routing part = {.experts = routing.experts.narrow(0, begin, count),
+                          .weights = routing.weights.narrow(0, begin, count)};
+    REPRISE_ASSIGN_OR_RETURN(
+        const at::Tensor sum,
+        RoutedSum(config, weights, context, x.narrow(0, begin, count), part, form));
+    if (shared.has_value()) sum.add_(shared->narrow(0, begin, count));
+    out.narrow(0, begin, count).copy_(sum);
   }
   return routing;
 }

@@ -1,18 +1,20 @@
 // Unstable: any version may change this header (docs/embedding.md).
 //
-// A mixture of experts (Shazeer et al., 2017) as the feed-forward of a layer: a router chooses some
-// experts a token, each a gated feed-forward of its own, and their outputs are added, weighted.
+// A mixture of experts (Shazeer et al., 2017) as the feed-forward of a layer. A router chooses
+// num_chosen experts per token. Each expert is a gated feed-forward, F_e(x) = down_e(gate(gate_up_e
+// x)). A shared expert, if there is one, takes every token.
 //
-//   logits = router x + router_bias                      float32
-//   e_1 .. e_k = the num_chosen experts of the largest logits, w_1 .. w_k their softmax
-//   out = sum_i w_i * down_{e_i}(gate(gate_up_{e_i}(x)))
+//   logits = router x + router_bias                                    float32
+//   e_1 .. e_k, w_1 .. w_k = ChooseExperts(logits, choice_bias)        routing.h
+//   out = sum_i w_i F_{e_i}(x), or sum_i F_{e_i}(w_i x)                scales_input
+//   out = out + F_shared(x) [* sigmoid(shared_gate x)]                 shared_inner_size, shared_gate
 //
 //   REPRISE_ASSIGN_OR_RETURN(ExpertWeights experts, ReadExperts(config, in, hidden_size));
 //   REPRISE_RETURN_IF_ERROR(ApplyExperts(config, experts, step.linears(), x, out).status());
 //
-// Which experts are chosen never leaves the device, and all shapes are constants of the number of
-// tokens: the call may be captured, and a graph serves any choice. A token's result depends on that
-// token alone, but for rounding (ExpertsForm), so padded tokens cost time and change nothing.
+// The chosen experts stay on the device, and all shapes depend on the number of tokens alone. So the
+// call may be captured, and a graph serves any choice. A token's result depends on that token alone,
+// except for rounding (ExpertsForm), so padded tokens cost time and change nothing.
 //
 // Thread safety: as LinearContext.
 
@@ -29,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "reprise/hf/weights.h"
 #include "reprise/models/moe/experts_config.h"
+#include "reprise/models/moe/routing.h"
 #include "reprise/runner/ops/expert_linear.h"
 #include "reprise/runner/ops/linear.h"
 #include "reprise/runner/ops/linear_context.h"
@@ -36,31 +39,32 @@
 namespace reprise {
 
 struct ExpertWeights {
-  Linear router;                          // hidden_size -> num_experts, without the bias
-  std::optional<at::Tensor> router_bias;  // [num_experts]
-  ExpertLinear gate_up;                   // hidden_size -> 2 * inner_size, gate first
-  ExpertLinear down;                      // inner_size -> hidden_size
+  Linear router;                             // hidden_size -> num_experts, without the bias
+  std::optional<at::Tensor> router_bias;     // [num_experts]
+  std::optional<at::Tensor> choice_bias;     // [num_experts] float32
+  ExpertLinear gate_up;                      // hidden_size -> 2 * inner_size, gate first
+  ExpertLinear down;                         // inner_size -> hidden_size
+  std::optional<Linear> shared_gate_up;      // hidden_size -> 2 * shared_inner_size, gate first
+  std::optional<Linear> shared_down;         // shared_inner_size -> hidden_size
+  std::optional<Linear> shared_gate_vector;  // hidden_size -> 1
 };
 
-// Over several ranks each has the gate, up and down of a part of every expert's inner elements: its
-// output is then a summand, to be added over the ranks, and `config` in ApplyExperts() has the
-// rank's inner_size. The router is whole, so that all ranks choose alike.
-//
-// The weights of a layer, whose names begin with "mlp." after the prefix of `in`. Errors: those of
-// the source.
+// Returns `config` with the inner sizes of one of several ranks. Errors: InvalidArgument, naming the
+// size, if a rank would have no inner element.
+absl::StatusOr<ExpertsConfig> ExpertsOfRank(const ExpertsConfig& config, const Ranks& ranks);
+
+// Reads the weights of a layer. `config` is the whole model's. If there are several ranks, each rank
+// has the gate, up and down of a part of the inner elements of every expert, the shared expert
+// included, and its output is a summand. Router and shared gate are whole, so all ranks choose the
+// same experts. Errors: those of the source.
 absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const LayerReader& in,
                                           int64_t hidden_size);
 
 // For CheckWeights(); `weights` may be absent.
 std::vector<NamedWeight> NamedExpertWeights(const std::optional<ExpertWeights>& weights);
 
-// The experts of each token.
-struct Routing {
-  at::Tensor experts;  // [num_tokens, num_chosen] int64, that of the largest logit first
-  at::Tensor weights;  // [num_tokens, num_chosen] float32
-};
-
-// x [num_tokens, hidden_size]. Throws LibTorch's exceptions. Errors: those of Linear::Apply().
+// Chooses the experts of x [num_tokens, hidden_size]. RowOrder is kFixed in deterministic mode.
+// Throws LibTorch's exceptions. Errors: those of Linear::Apply().
 absl::StatusOr<Routing> RouteTokens(const ExpertsConfig& config, const ExpertWeights& weights,
                                     LinearContext& context, const at::Tensor& x);
 
@@ -71,9 +75,11 @@ enum class ExpertsForm : int8_t {
   kAll,      // all experts for 256 tokens at a time; the chosen outputs are kept
 };
 
-// x and out [num_tokens, hidden_size] of the weights' dtype; `out` may be `x`. The sum over experts
-// is float32, rounded once. Throws LibTorch's exceptions. Errors: InvalidArgument, naming the
-// argument of the operation that refuses it. Returns whose outputs were added.
+// Computes the feed-forward of x and out [num_tokens, hidden_size], which have the weights' dtype.
+// `out` may be `x`. The sum over all experts is float32, rounded once; an input that is scaled is
+// rounded once too. `config` may be the model's or the rank's: inner sizes are read from the
+// weights. Returns the routing, which is empty if there are no tokens. Throws LibTorch's exceptions.
+// Errors: InvalidArgument, naming the argument of the operation that refuses it.
 absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
                                      LinearContext& context, const at::Tensor& x,
                                      const at::Tensor& out,
