@@ -71,13 +71,23 @@ absl::StatusOr<std::optional<std::string>> ReadActivationName(const JsonFields& 
 
 // How a family of models calls itself in config.json.
 struct ModelKind {
-  const char* class_name;  // in "architectures"
-  const char* model_type;
+  const char* class_name;  // in "architectures"; nullptr: the family is only found wrapped
+  const char* model_type;  // not null
+  // The model that wraps the family's decoder, beside a vision tower or the like, and describes it
+  // in "text_config" (text_config.h). nullptr: there is none. Families may share a wrapper.
+  const char* wrapper_class = nullptr;
+  const char* wrapper_model_type = nullptr;
+  // "model_type" within "text_config"; nullptr: model_type.
+  const char* text_model_type = nullptr;
 };
 
-// The index of the family that config.json names: by the class in "architectures", or by
-// "model_type" in the rare file without one. Errors: InvalidArgument, naming the known families. A
-// list beyond 215 characters is cut, and the number of further families follows.
+// The index of the family that config.json names. `fields` are those of the whole file.
+//   A file without "text_config": by the class in "architectures", or by "model_type" in the rare
+//     file without a class.
+//   A file with "text_config": by the class or "model_type" of the wrapper and by "model_type"
+//     within text_config. If the latter is absent, the wrapper's first family is meant.
+// Errors: InvalidArgument, naming the known families, also if text_config is not an object. A list
+// beyond 215 characters is cut, and the number of further families follows.
 absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const ModelKind> kinds);
 
 // `config` with the end tokens of a generation_config.json added to its own: a model may end with

@@ -48,6 +48,82 @@ TEST(ConfigFieldsTest, OfAnUnknownFamilyTheFieldAndAllThatAreKnownAreNamed) {
   EXPECT_THAT(Found({{"model_type", 1}}), HasSubstr("model_type: expected a string, got 1"));
 }
 
+constexpr ModelKind kWrappedKinds[] = {
+    {"OneForCausalLM", "one", "AroundForConditionalGeneration", "around"},
+    {"TwoForCausalLM", "two", "AroundForConditionalGeneration", "around", "two_inside"},
+    {"ThreeForCausalLM", "three"},
+    {nullptr, "four", "FourForConditionalGeneration", "four_outside"}};
+
+std::string FoundWrapped(const json& config) {
+  const auto kind = FindModelKind(*JsonFields::Of(config, "config.json"), kWrappedKinds);
+  EXPECT_LE(kind.status().message().size(), 300u);
+  return kind.ok() ? std::to_string(*kind) : std::string(kind.status().message());
+}
+
+json Wrapped(const json& names, const json& text) {
+  json config = names;
+  config["text_config"] = text;
+  return config;
+}
+
+TEST(WrappedKindTest, AFamilyIsFoundByItsWrapperAndTheTypeWithin) {
+  const json around = {{"architectures", {"AroundForConditionalGeneration"}}};
+  EXPECT_EQ(FoundWrapped(Wrapped(around, {{"model_type", "one"}})), "0");
+  EXPECT_EQ(FoundWrapped(Wrapped(around, {{"model_type", "two_inside"}})), "1");
+  EXPECT_EQ(FoundWrapped(Wrapped(around, json::object())), "0");
+  EXPECT_EQ(FoundWrapped(Wrapped({{"model_type", "around"}}, {{"model_type", "two_inside"}})), "1");
+  EXPECT_EQ(FoundWrapped(Wrapped({{"model_type", "four_outside"}}, {{"model_type", "four"}})), "3");
+  // Plain files have no wrapper.
+  EXPECT_EQ(FoundWrapped({{"architectures", {"TwoForCausalLM"}}, {"text_config", nullptr}}), "1");
+  EXPECT_EQ(FoundWrapped({{"model_type", "four"}}), "3");
+}
+
+TEST(WrappedKindTest, RejectsAnUnknownWrapperOfAKnownModelByThatReason) {
+  const json other = {{"architectures", {"OtherForConditionalGeneration"}}};
+  for (const char* type : {"two", "two_inside"}) {
+    EXPECT_EQ(FoundWrapped(Wrapped(other, {{"model_type", type}})),
+              std::string("config.json: architectures: expected a supported class "
+                          "(AroundForConditionalGeneration, FourForConditionalGeneration) around "
+                          "its text_config, whose type \"") +
+                  type + "\" is supported, got [\"OtherForConditionalGeneration\"]");
+  }
+  EXPECT_THAT(
+      FoundWrapped(Wrapped({{"architectures", {"OneForCausalLM"}}}, {{"model_type", "one"}})),
+      HasSubstr("around its text_config, whose type \"one\" is supported"));
+  EXPECT_THAT(FoundWrapped(Wrapped({{"model_type", "other"}}, {{"model_type", "one"}})),
+              HasSubstr("config.json: model_type: expected a supported class"));
+  EXPECT_EQ(FoundWrapped(Wrapped(other, {{"model_type", "unknown"}})),
+            "config.json: architectures: expected a supported architecture "
+            "(AroundForConditionalGeneration, FourForConditionalGeneration), got "
+            "[\"OtherForConditionalGeneration\"]");
+  EXPECT_THAT(Found(Wrapped(other, {{"model_type", "two"}})),
+              HasSubstr("expected a supported class (none) around its text_config"));
+  EXPECT_THAT(Found(Wrapped(other, {{"model_type", "unknown"}})),
+              HasSubstr("expected a supported architecture (OneForCausalLM, TwoForCausalLM)"));
+}
+
+TEST(WrappedKindTest, RejectsWrappersWithoutAKnownModel) {
+  const json around = {{"architectures", {"AroundForConditionalGeneration"}}};
+  EXPECT_EQ(FoundWrapped(Wrapped(around, {{"model_type", "three"}})),
+            "config.json: text_config: model_type: expected a supported text model of "
+            "AroundForConditionalGeneration (one, two_inside), got \"three\"");
+  EXPECT_THAT(FoundWrapped(Wrapped(around, {{"model_type", 7}})),
+              HasSubstr("config.json: text_config: model_type: expected a string, got 7"));
+  EXPECT_EQ(FoundWrapped(around),
+            "config.json: text_config: expected an object, as AroundForConditionalGeneration has "
+            "it, got nothing");
+  for (const json& text : {json(1), json("one"), json::array({1})}) {
+    EXPECT_THAT(FoundWrapped(Wrapped(around, text)),
+                HasSubstr("config.json: text_config: expected an object, got "));
+  }
+  EXPECT_THAT(FoundWrapped({{"architectures", {"x"}}}),
+              HasSubstr("(OneForCausalLM, TwoForCausalLM, ThreeForCausalLM, "
+                        "AroundForConditionalGeneration, FourForConditionalGeneration)"));
+  const std::string longest(5000, 'x');
+  FoundWrapped(Wrapped({{"architectures", {longest}}}, {{"model_type", longest}}));
+  FoundWrapped(Wrapped({{"model_type", longest}}, {{"model_type", "one"}}));
+}
+
 TEST(ConfigFieldsTest, AnErrorNamesAsManyFamiliesAsFit) {
   const std::vector<ModelKind> many(50, kKinds[0]);  // 12 of "OneForCausalLM, " are 192 characters
   const json config = {{"architectures", {std::string(60, 'x')}}};
