@@ -27,6 +27,27 @@ void PreferHugePages(const at::Tensor& tensor) {
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
+// The stored rows of the part, which are contiguous in the file, as a tensor of their own. Errors:
+// InvalidArgument if the tensor lacks some of them.
+absl::StatusOr<TensorView> StoredRows(const TensorPart& part, TensorView view) {
+  if (part.shape.empty()) return view;
+  const int64_t size = NumElements(part.shape).value_or(-1);
+  const int64_t stored = view.num_elements();
+  if (part.first_row == 0 && size == stored) return view;
+  const int64_t row_size = NumElements(absl::MakeConstSpan(part.shape).subspan(1)).value_or(-1);
+  const int64_t begin = part.first_row * row_size;
+  if (part.is_transposed || size < 0 || row_size < 0 || begin < 0 || begin > stored - size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        part.name, " must have ", ShapeString(part.shape), " from row ", part.first_row, " on",
+        part.is_transposed ? " if it is transposed" : "", ": got ", ShapeString(view.shape)));
+  }
+  const int64_t element_bytes = SizeOf(view.type);
+  return TensorView{.type = view.type,
+                    .shape = part.shape,
+                    .bytes = view.bytes.subspan(static_cast<size_t>(begin * element_bytes),
+                                                static_cast<size_t>(size * element_bytes))};
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device,
@@ -34,17 +55,18 @@ CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint,
     : checkpoint_(std::move(checkpoint)),
       options_(at::TensorOptions(device).dtype(ToScalarType(dtype))) {}
 
-absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& parts) {
+absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& parts,
+                                                 std::optional<DType> dtype) {
   for (const TensorPart& part : parts) {
     REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(part.name));
-    const std::optional<DType> dtype = ToDType(view.type);
-    if (!dtype.has_value() || IsFp8(*dtype) || view.shape.empty()) {
+    const std::optional<DType> stored = ToDType(view.type);
+    if (!stored.has_value() || IsFp8(*stored) || view.shape.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(part.name, " must be of 16, 32 or 64 bit floats, got ",
                        std::string(StoredTypeName(view.type)), " ", ShapeString(view.shape)));
     }
   }
-  return AddAs(parts, options_);
+  return AddAs(parts, dtype.has_value() ? options_.dtype(ToScalarType(*dtype)) : options_);
 }
 
 absl::StatusOr<at::Tensor> CheckpointReader::AddFp8(const std::vector<TensorPart>& parts) {
@@ -66,7 +88,8 @@ absl::StatusOr<at::Tensor> CheckpointReader::AddAs(const std::vector<TensorPart>
   std::vector<const TensorPart*> part_of;
   int64_t num_rows = 0;
   for (const TensorPart& part : parts) {
-    REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(part.name));
+    REPRISE_ASSIGN_OR_RETURN(TensorView stored, checkpoint_->Find(part.name));
+    REPRISE_ASSIGN_OR_RETURN(const TensorView view, StoredRows(part, std::move(stored)));
     for (Source& source : SourcesOf(part, view)) {
       num_rows += source.shape[0];
       sources.push_back(std::move(source));

@@ -38,8 +38,12 @@ struct TensorPart {
   // As in TensorCopy.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
-  // The shape of these rows; empty: the tensor's own. As many elements.
+  // The shape of the part, [num_rows, ...]. Empty: the tensor's own shape. If the part has fewer
+  // elements than the tensor, it is rows [first_row, first_row + num_rows) of the tensor, and the
+  // other members apply to these rows. REQUIRES: a transposed part has as many elements as the
+  // tensor.
   std::vector<int64_t> shape = {};
+  int64_t first_row = 0;
   // As in TensorCopy. REQUIRES: at least two dimensions in the checkpoint.
   bool is_transposed = false;
   // A part of the rows: of each `period` rows (0: of all), those of `rows`. A transposed tensor's
@@ -55,15 +59,17 @@ class CheckpointReader {
   // dtype: float32, float16 or bfloat16.
   CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype);
 
-  // Concatenates the parts along dimension 0 in one tensor. Run() sets its values. On the CPU, a
-  // single part that has the wanted dtype and order already stays in the mapped file, which lives
-  // as long as the tensor. REQUIRES: parts are not empty, and alike but for their first dimension.
-  // Errors: NotFound, naming the tensor; InvalidArgument if it is not of 16, 32 or 64 bit floats.
-  // Throws LibTorch's exceptions.
-  absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts);
+  // Concatenates the parts along dimension 0 in one tensor of `dtype` (nullopt: the reader's
+  // dtype). Run() sets its values. On the CPU, a single part that has this dtype and its rows in
+  // order stays in the mapped file, which lives as long as the tensor. REQUIRES: parts are not empty, and
+  // alike but for their first dimension. Errors: NotFound, naming the tensor; InvalidArgument if
+  // the tensor is not of 16, 32 or 64 bit floats, or has fewer rows than a part takes. Throws
+  // LibTorch's exceptions.
+  absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts,
+                                 std::optional<DType> dtype = std::nullopt);
 
   // The same of parts of fp8 values (e4m3), which stay as they are. Errors: NotFound;
-  // InvalidArgument if a part has another type or is transposed.
+  // InvalidArgument if a part has another type or is transposed, or takes absent rows.
   absl::StatusOr<at::Tensor> AddFp8(const std::vector<TensorPart>& parts);
 
   // Reads everything that was added. Errors: those of RunTensorCopies().

@@ -208,6 +208,59 @@ TEST_F(CheckpointReaderTest, AFileThatIsShortenedMeanwhileIsAnErrorAndNoCrash) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the file was shortened"));
 }
 
+TEST_F(CheckpointReaderTest, SomeRowsOfATensorAreATensor) {
+  const Folder folder("fused", {{"a", at::randn({36, 5})}, {"v", at::randn({36})}});
+  const at::Tensor a = folder["a"].narrow(0, 10, 24);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    SCOPED_TRACE(testing::Message() << dtype);
+    const at::ScalarType type = ToScalarType(dtype);
+    CheckpointReader reader = folder.Reader(dtype);
+    const TensorPart part = {.name = "a", .shape = {24, 5}, .first_row = 10};
+    TensorPart sliced = part;
+    sliced.rows = Share{2, 4};
+    sliced.period = 12;
+    sliced.columns = Share{1, 3};
+    TensorPart unzipped = sliced;
+    unzipped.unzipped_head = 4;
+    const at::Tensor plain = Added(reader, {part});
+    const at::Tensor both = Added(reader, {sliced, unzipped});
+    const at::Tensor vector = Added(reader, {{.name = "v", .shape = {6}, .first_row = 30},
+                                             {.name = "v", .shape = {6}, .first_row = 0}});
+    ASSERT_TRUE(reader.Run({}).ok());
+    EXPECT_TRUE(at::equal(plain.cpu(), a.to(type)));
+    const at::Tensor slice =
+        a.view({2, 12, 5}).narrow(1, 2, 4).narrow(2, 1, 3).reshape({8, 3}).to(type);
+    EXPECT_TRUE(at::equal(both.cpu(), at::cat({slice, Unzipped(slice, 4)})));
+    const at::Tensor v = folder["v"].to(type);
+    EXPECT_TRUE(at::equal(vector.cpu(), at::cat({v.narrow(0, 30, 6), v.narrow(0, 0, 6)})));
+  }
+}
+
+TEST_F(CheckpointReaderTest, RejectsRowsThatATensorDoesNotHave) {
+  const Folder folder("short", {{"a", at::randn({36, 5})}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  for (const int64_t first_row : {int64_t{-1}, int64_t{13}, int64_t{1} << 40}) {
+    const absl::Status status =
+        reader.Add({{.name = "a", .shape = {24, 5}, .first_row = first_row}}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << first_row;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a must have [24, 5] from row "));
+  }
+  EXPECT_FALSE(reader.Add({{.name = "a", .shape = {5, 24}, .is_transposed = true}}).ok());
+  EXPECT_FALSE(reader.Add({{.name = "a", .shape = {24, 6}, .first_row = 12}}).ok());
+}
+
+TEST_F(CheckpointReaderTest, ATensorMayHaveAnotherDTypeThanTheReader) {
+  const Folder folder("float32", {{"bias", at::randn({5}).to(at::kHalf)}, {"a", at::randn({5})}});
+  CheckpointReader reader = folder.Reader(DType::kBFloat16);
+  const auto bias = reader.Add({{"bias"}}, DType::kFloat32);
+  ASSERT_TRUE(bias.ok()) << bias.status();
+  const at::Tensor a = Added(reader, {{"a"}});
+  ASSERT_TRUE(reader.Run({}).ok());
+  EXPECT_EQ(bias->scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(bias->cpu(), folder["bias"].to(at::kFloat)));
+  EXPECT_TRUE(at::equal(a.cpu(), folder["a"].to(at::kBFloat16)));
+}
+
 TEST_F(CheckpointReaderTest, NamesTheTensorThatIsNotThereOrNoFloat) {
   const Folder folder("wrong", {{"ints", at::randn({3}).to(at::kFloat)}});
   CheckpointReader reader = folder.Reader(DType::kFloat32);
@@ -221,6 +274,8 @@ TEST_F(CheckpointReaderTest, WhatNeedsNoChangeIsThereBeforeAnythingIsRead) {
   const Folder folder("mapped_only", {{"a", at::randn({4, 4})}});
   CheckpointReader reader = folder.Reader(DType::kFloat32);
   EXPECT_TRUE(at::equal(Added(reader, {{"a"}}), folder["a"]));
+  const at::Tensor rows = Added(reader, {{.name = "a", .shape = {2, 4}, .first_row = 1}});
+  EXPECT_TRUE(at::equal(rows, folder["a"].narrow(0, 1, 2)));
 }
 
 // The largest resident set since the last reset, in bytes.

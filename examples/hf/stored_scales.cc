@@ -73,7 +73,9 @@ std::vector<float> FloatsOf(const TensorView& view) {
 }
 
 absl::StatusOr<StoredScales> LoadScales(const TensorViews& tensors, const ScaledRows& part) {
-  REPRISE_ASSIGN_OR_RETURN(auto found, FindScales(tensors, part.name, part.shape));
+  std::vector<int64_t> stored = part.shape;
+  if (part.num_stored_rows > 0) stored[0] = part.num_stored_rows;
+  REPRISE_ASSIGN_OR_RETURN(auto found, FindScales(tensors, part.name, stored));
   auto& [view, scales] = found;
   scales.values = FloatsOf(*view);
   return StoredScales(std::move(scales));
@@ -116,7 +118,7 @@ std::vector<int64_t> StoredRows(const ScaledRows& part) {
       const int64_t target = part.unzipped_head.has_value()
                                  ? UnzippedRow(row, *part.unzipped_head, part.kept_rows)
                                  : row;
-      rows[begin + target] = first + share.begin + row;
+      rows[begin + target] = part.first_row + first + share.begin + row;
     }
   }
   return rows;

@@ -48,11 +48,15 @@ absl::Status CheckScales(const TensorViews& tensors, const std::string& weight);
 // Rows of a stored weight that become rows of another, as in WeightPart.
 struct ScaledRows {
   std::string name;
-  std::vector<int64_t> shape;  // {num_rows, in_features}
+  std::vector<int64_t> shape;  // of the part: {num_rows, in_features}
   std::optional<Share> rows = {};
   int64_t period = 0;
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
+  // The part is rows [first_row, first_row + num_rows) of a weight of num_stored_rows rows (0:
+  // num_rows). Its scales are those of the whole weight, in any of the forms.
+  int64_t first_row = 0;
+  int64_t num_stored_rows = 0;
 };
 
 // [num_rows, num_groups] float32 on the CPU: the scales of the rows of all parts, one after the

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -57,7 +58,7 @@ std::vector<int64_t> ShapeOf(int64_t num_rows, const std::vector<int64_t>& row_s
 }
 
 std::vector<int64_t> StoredShape(const WeightPart& part, const std::vector<int64_t>& row_shape) {
-  return part.stored_shape.empty() ? ShapeOf(part.num_rows, row_shape) : part.stored_shape;
+  return part.stored_shape.empty() ? ShapeOf(part.all_stored_rows(), row_shape) : part.stored_shape;
 }
 
 absl::StatusOr<Linear> MakeLinear(ScaledWeight weight, std::optional<at::Tensor> bias) {
@@ -73,39 +74,64 @@ class TensorList : public WeightSource {
 
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
     for (const WeightPart& part : request.parts) {
-      tensors.push_back({part.name, StoredShape(part, request.row_shape), request.may_have_scales});
+      const int64_t stored_rows = part.all_stored_rows();
+      CHECK(part.first_row >= 0 && part.first_row + part.num_rows <= stored_rows)
+          << part.name << ": " << part.num_rows << " rows from " << part.first_row << " on of "
+          << stored_rows;
+      CHECK(!part.is_transposed || part.num_rows == stored_rows) << part.name;
+      List({part.name, StoredShape(part, request.row_shape), request.may_have_scales});
     }
     return at::empty(request.Shape(), at::TensorOptions(at::kMeta));
   }
 
   std::vector<ExpectedTensor> tensors;
+
+ private:
+  void List(ExpectedTensor tensor) {
+    const auto [known, is_new] = indices_.emplace(tensor.name, tensors.size());
+    if (is_new) {
+      tensors.push_back(std::move(tensor));
+      return;
+    }
+    ExpectedTensor& listed = tensors[known->second];
+    CHECK(listed.shape == tensor.shape)
+        << tensor.name << " is requested as " << ShapeString(listed.shape) << " and as "
+        << ShapeString(tensor.shape);
+    listed.may_have_scales &= tensor.may_have_scales;
+  }
+
+  std::map<std::string, size_t> indices_;  // into tensors
 };
 
 class CheckpointSource : public WeightSource {
  public:
-  CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype,
-                   const Ranks& ranks)
+  CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint, TensorNaming naming,
+                   c10::Device device, DType dtype, const Ranks& ranks)
       : WeightSource(dtype, ranks),
         reader(checkpoint, device, dtype),
         checkpoint_(std::move(checkpoint)),
+        naming_(std::move(naming)),
         device_(device) {}
 
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
-    return reader.Add(PartsOf(request));
+    return reader.Add(PartsOf(request), request.dtype);
   }
 
   absl::StatusOr<std::optional<ScaledWeight>> AddScaled(const WeightRequest& request) override {
-    REPRISE_ASSIGN_OR_RETURN(const TensorView first, checkpoint_->Find(request.parts[0].name));
+    REPRISE_ASSIGN_OR_RETURN(const TensorView first,
+                             checkpoint_->Find(naming_.Published(request.parts[0].name)));
     if (first.type != StoredType::kFp8E4M3) return std::optional<ScaledWeight>();
     REPRISE_ASSIGN_OR_RETURN(at::Tensor values, reader.AddFp8(PartsOf(request)));
     std::vector<ScaledRows> rows;
     for (const WeightPart& part : request.parts) {
-      rows.push_back({.name = part.name,
+      rows.push_back({.name = naming_.Published(part.name),
                       .shape = ShapeOf(part.num_rows, request.row_shape),
                       .rows = part.share,
                       .period = part.period,
                       .unzipped_head = part.unzipped_head,
-                      .kept_rows = part.kept_rows});
+                      .kept_rows = part.kept_rows,
+                      .first_row = part.first_row,
+                      .num_stored_rows = part.num_stored_rows});
     }
     REPRISE_ASSIGN_OR_RETURN(const at::Tensor scales,
                              ReadScales(checkpoint_->tensors(), rows, request.columns));
@@ -113,19 +139,20 @@ class CheckpointSource : public WeightSource {
   }
 
   absl::StatusOr<StoredKvScales> KvScalesOf(const std::string& layer) const override {
-    return ReadKvScales(checkpoint_->tensors(), layer);
+    return ReadKvScales(checkpoint_->tensors(), naming_.Published(layer));
   }
 
   CheckpointReader reader;
 
  private:
-  static std::vector<TensorPart> PartsOf(const WeightRequest& request) {
+  std::vector<TensorPart> PartsOf(const WeightRequest& request) const {
     std::vector<TensorPart> parts;
     for (const WeightPart& part : request.parts) {
-      parts.push_back({.name = part.name,
+      parts.push_back({.name = naming_.Published(part.name),
                        .unzipped_head = part.unzipped_head,
                        .kept_rows = part.kept_rows,
                        .shape = ShapeOf(part.num_rows, request.row_shape),
+                       .first_row = part.first_row,
                        .is_transposed = part.is_transposed,
                        .rows = part.share,
                        .period = part.period,
@@ -135,6 +162,7 @@ class CheckpointSource : public WeightSource {
   }
 
   std::shared_ptr<const Checkpoint> checkpoint_;
+  TensorNaming naming_;
   c10::Device device_;
 };
 
@@ -178,6 +206,14 @@ absl::StatusOr<at::Tensor> LayerReader::Bias(std::string_view name, int64_t size
                                              std::optional<Share> rows) const {
   return Add({{.name = std::string(name), .num_rows = size, .share = rows}}, {}, WeightKind::kBias,
              "", 1);
+}
+
+absl::StatusOr<at::Tensor> LayerReader::Float32(std::string_view name, int64_t size,
+                                                std::optional<Share> rows) const {
+  return source_.Add({.parts = {{.name = Joined(prefix_, name), .num_rows = size, .share = rows}},
+                      .row_shape = {},
+                      .kind = WeightKind::kBias,
+                      .dtype = DType::kFloat32});
 }
 
 absl::StatusOr<at::Tensor> LayerReader::Rows(const std::vector<WeightPart>& parts,
@@ -252,16 +288,17 @@ std::string ProblemOf(const ExpectedTensor& expected, const TensorView& tensor,
                       std::string(StoredTypeName(tensor.type)));
 }
 
-}  // namespace
-
-absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
-                          const TensorViews& tensors, IsUnusedTensor is_unused) {
+// CheckTensors() of tensors with these names.
+absl::Status CheckNamedTensors(const std::vector<ExpectedTensor>& all_expected,
+                               const TensorViews& tensors, IsUnusedTensor is_unused,
+                               const TensorNaming& naming) {
   Problem missing = {.what = "missing tensors", .names = {}};
   Problem wrong = {.what = "wrong tensors", .names = {}};
   Problem unknown = {.what = "unknown tensors", .names = {}};
   std::set<std::string> expected_names;
   std::set<const char*> expected_bytes;
-  for (const ExpectedTensor& expected : all_expected) {
+  for (ExpectedTensor expected : all_expected) {
+    expected.name = naming.Published(expected.name);
     expected_names.insert(expected.name);
     const auto found = tensors.find(expected.name);
     if (found == tensors.end()) {
@@ -280,11 +317,19 @@ absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
   }
   for (const auto& [name, tensor] : tensors) {
     const bool is_duplicate = !tensor.bytes.empty() && expected_bytes.contains(tensor.bytes.data());
-    if (!expected_names.contains(name) && !is_duplicate && !is_unused(name)) {
-      unknown.names.push_back(name);
-    }
+    if (is_duplicate || expected_names.contains(name)) continue;
+    const std::optional<std::string> plain = naming.Plain(name);
+    if (plain.has_value() && !is_unused(*plain)) unknown.names.push_back(name);
   }
   return StatusOf({std::move(missing), std::move(unknown), std::move(wrong)});
+}
+
+}  // namespace
+
+absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
+                          IsUnusedTensor is_unused, TensorNames names) {
+  REPRISE_ASSIGN_OR_RETURN(const TensorNaming naming, TensorNaming::Of(names, tensors));
+  return CheckNamedTensors(expected, tensors, is_unused, naming);
 }
 
 absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights read,
@@ -295,17 +340,20 @@ absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights re
 }
 
 absl::Status internal::LoadWeights(const std::string& folder, const LoadWeightsOptions& options,
-                                   IsUnusedTensor is_unused, ReadWeights read) {
+                                   IsUnusedTensor is_unused, TensorNames names, ReadWeights read) {
   REPRISE_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(folder));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<ExpectedTensor> expected, ListTensors(read, {}));
-  if (const absl::Status fits = CheckTensors(expected, opened.tensors(), is_unused); !fits.ok()) {
-    return absl::Status(fits.code(), absl::StrCat(folder, ": ", fits.message()));
-  }
+  const absl::StatusOr<TensorNaming> naming = TensorNaming::Of(names, opened.tensors());
+  const absl::Status fits = naming.ok()
+                                ? CheckNamedTensors(expected, opened.tensors(), is_unused, *naming)
+                                : naming.status();
+  if (!fits.ok()) return absl::Status(fits.code(), absl::StrCat(folder, ": ", fits.message()));
   const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
-  REPRISE_ASSIGN_OR_RETURN(const DType dtype,
-                           ChooseDType(*checkpoint, expected.front().name, options.dtype));
+  REPRISE_ASSIGN_OR_RETURN(
+      const DType dtype,
+      ChooseDType(*checkpoint, naming->Published(expected.front().name), options.dtype));
   return CatchTorch([&]() -> absl::Status {
-    CheckpointSource source(checkpoint, options.device, dtype, options.ranks);
+    CheckpointSource source(checkpoint, *naming, options.device, dtype, options.ranks);
     REPRISE_RETURN_IF_ERROR(read(source));
     return source.reader.Run({.on_progress = options.on_progress});
   });

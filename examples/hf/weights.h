@@ -42,18 +42,23 @@
 #include "reprise/distributed/share.h"
 #include "reprise/hf/safetensors.h"
 #include "reprise/hf/stored_scales.h"
+#include "reprise/hf/tensor_names.h"
 #include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
-// A tensor of a checkpoint that becomes rows of a weight.
+// A tensor of a checkpoint, or some of its rows, that becomes rows of a weight. Several parts, also
+// of one request, may name the same tensor:
+//
+//   {.name = "qkv_proj", .num_rows = kv, .first_row = q, .num_stored_rows = q + 2 * kv}   // K
 struct WeightPart {
   std::string name;
   int64_t num_rows = 0;
   // As in TensorCopy.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
-  // Its shape in the checkpoint, of as many elements. Empty: num_rows, then the shape of a row.
+  // The tensor's shape in the checkpoint, of as many elements. Empty: the number of stored rows,
+  // then the shape of a row.
   std::vector<int64_t> stored_shape = {};
   // Whether the last two of stored_shape are {in_features, out_features}, as in TensorCopy.
   bool is_transposed = false;
@@ -61,6 +66,14 @@ struct WeightPart {
   // unzipped_head counts the rank's rows. Of a transposed tensor `period` divides out_features.
   std::optional<Share> share = {};
   int64_t period = 0;
+  // The part is rows [first_row, first_row + num_rows) of a tensor of num_stored_rows rows. 0: the
+  // tensor has exactly num_rows rows. The other members count rows from first_row on. REQUIRES: the
+  // part is within the tensor, and a transposed part is the whole tensor.
+  int64_t first_row = 0;
+  int64_t num_stored_rows = 0;
+
+  // Rows of the tensor.
+  int64_t all_stored_rows() const { return num_stored_rows > 0 ? num_stored_rows : num_rows; }
 
   // The rank's rows.
   int64_t num_rank_rows() const {
@@ -81,6 +94,8 @@ struct WeightRequest {
   std::optional<Share> columns = {};
   // Whether a checkpoint may hold the parts as values of 8 bits with scales.
   bool may_have_scales = false;
+  // The weight's dtype: float32, float16 or bfloat16. nullopt: the source's dtype.
+  std::optional<DType> dtype = {};
 
   // Of the weight: the rank's rows of all parts, and its columns.
   std::vector<int64_t> Shape() const;
@@ -142,6 +157,10 @@ class LayerReader {
   absl::StatusOr<at::Tensor> Norm(std::string_view name, int64_t size, double neutral = 1) const;
   absl::StatusOr<at::Tensor> Bias(std::string_view name, int64_t size,
                                   std::optional<Share> rows = std::nullopt) const;
+  // A vector of float32 whatever the source's dtype, for values that must not be rounded to it: the
+  // bias of a router's choice. A checkpoint may hold it as any float of 16, 32 or 64 bits.
+  absl::StatusOr<at::Tensor> Float32(std::string_view name, int64_t size,
+                                     std::optional<Share> rows = std::nullopt) const;
 
   // The rows of all `parts` one after the other, [num_rows, row_shape...], named in full.
   // `columns`: this rank's; nullopt: all.
@@ -150,7 +169,8 @@ class LayerReader {
                                   std::optional<Share> columns = std::nullopt) const;
 
   // One product for all `parts`, with concatenated outputs. Parts are named without ".weight" and
-  // ".bias"; biases are stored as vectors. Errors: also those of Linear::Create().
+  // ".bias"; biases are stored as vectors, and a part's bias is the same rows of its vector.
+  // Errors: also those of Linear::Create().
   absl::StatusOr<Linear> Projection(const std::vector<WeightPart>& parts, int64_t in_features,
                                     LinearBias bias) const;
 
@@ -185,11 +205,13 @@ using IsUnusedTensor = absl::FunctionRef<bool(const std::string& name)>;
 
 // Returns InvalidArgument unless `tensors` are exactly those expected, of floating types, except
 // names for which `is_unused` is true and duplicates, which have the bytes of an expected tensor.
-// Weights of products may have 8 bits, with scales. One message of at most 260 characters names the
-// tensors that are missing, unknown, or of a wrong shape or type: the first few of each kind, and
-// the number of further tensors.
+// Weights of products may have 8 bits, with scales. `names`: how `tensors` are named; `expected` and
+// `is_unused` have the names of a plain decoder, messages those of `tensors`. One message of at
+// most 260 characters names the tensors that are missing, unknown, or of a wrong shape or type: the
+// first few of each kind, and the number of further tensors. Errors: also those of
+// TensorNaming::Of().
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
-                          IsUnusedTensor is_unused);
+                          IsUnusedTensor is_unused, TensorNames names = TensorNames::kPlain);
 
 struct LoadWeightsOptions {
   c10::Device device = c10::kCPU;
@@ -207,11 +229,11 @@ using ReadWeights = absl::FunctionRef<absl::Status(WeightSource&)>;
 // checkpoint.
 absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(ReadWeights read, const Ranks& ranks);
 absl::Status LoadWeights(const std::string& folder, const LoadWeightsOptions& options,
-                         IsUnusedTensor is_unused, ReadWeights read);
+                         IsUnusedTensor is_unused, TensorNames names, ReadWeights read);
 }  // namespace internal
 
-// The tensors of a checkpoint, in the order in which `read` requests them; read is
-// absl::StatusOr<Weights>(WeightSource&).
+// The tensors of a checkpoint, each once, in the order in which `read` requests them; read is
+// absl::StatusOr<Weights>(WeightSource&). REQUIRES: all requests agree on the shape of a tensor.
 template <typename Read>
 absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(const Read& read) {
   return internal::ListTensors([&](WeightSource& source) { return read(source).status(); }, {});
@@ -232,20 +254,23 @@ std::invoke_result_t<Read, WeightSource&> ShapesOf(const Read& read, const Ranks
 }
 
 // Reads <folder>'s safetensors, with several threads (tensor_copies.h). Each value is converted
-// once, directly into its final memory. On the CPU, tensors that already have the wanted dtype and
-// are not fused stay in the mapped file, which then lives as long as the tensors; so no weight is
-// in memory twice.
+// once, directly into its final memory. On the CPU, weights of a single part that already have the
+// wanted dtype stay in the mapped file, which then lives as long as the tensors; so no weight is in
+// memory twice.
 // Weights of products that are fp8 (e4m3) with scales in the checkpoint stay so.
+// `names`: how the folder names its tensors. `read` and `is_unused` have the names of a plain
+// decoder, messages those of the folder.
 // Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument
 // for a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not
 // suffice.
 template <typename Read>
 std::invoke_result_t<Read, WeightSource&> LoadWeights(const std::string& folder,
                                                       const LoadWeightsOptions& options,
-                                                      IsUnusedTensor is_unused, const Read& read) {
+                                                      IsUnusedTensor is_unused, const Read& read,
+                                                      TensorNames names = TensorNames::kPlain) {
   std::invoke_result_t<Read, WeightSource&> weights = absl::UnknownError("not read");
   REPRISE_RETURN_IF_ERROR(
-      internal::LoadWeights(folder, options, is_unused, [&](WeightSource& source) {
+      internal::LoadWeights(folder, options, is_unused, names, [&](WeightSource& source) {
         weights = read(source);
         return weights.status();
       }));
