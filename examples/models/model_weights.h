@@ -59,8 +59,9 @@ struct ModelWeights {
 
   // Errors: those of CheckTensors().
   absl::Status CheckCheckpoint(const Config& config, const TensorViews& tensors) const {
-    return CheckTensors(Tensors(config), tensors,
-                        [&](const std::string& name) { return is_unused(config, name); });
+    return CheckTensors(
+        Tensors(config), tensors, [&](const std::string& name) { return is_unused(config, name); },
+        NamesOf(config));
   }
 
   // Errors: those of LoadWeights().
@@ -68,7 +69,7 @@ struct ModelWeights {
                                const LoadWeightsOptions& options) const {
     return LoadWeights(
         folder, options, [&](const std::string& name) { return is_unused(config, name); },
-        ReaderOf(config));
+        ReaderOf(config), NamesOf(config));
   }
 
   // Errors: ResourceExhausted if the device's memory does not suffice.
@@ -91,6 +92,10 @@ struct ModelWeights {
   }
 
  private:
+  static TensorNames NamesOf(const Config& config) {
+    if constexpr (requires { config.tensor_names; }) return config.tensor_names;
+    return TensorNames::kPlain;
+  }
   auto ReaderOf(const Config& config) const {
     return [read = read, &config](WeightSource& source) { return read(config, source); };
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "reprise/hf/fp8_config.h"
 #include "reprise/hf/json_fields.h"
 #include "reprise/hf/rope.h"
+#include "reprise/hf/text_config.h"
 #include "reprise/models/decoder/decoder_families.h"
 #include "reprise/models/decoder/family_fields.h"
 
@@ -198,9 +200,12 @@ json WithDefaults(json config, const DecoderFamily& family) {
 absl::StatusOr<DecoderConfig> ParseDecoderConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields given, ConfigFields(config, "config.json"));
   REPRISE_ASSIGN_OR_RETURN(const DecoderFamily* const family, FindDecoderFamily(given));
-  const json complete = WithDefaults(config, *family);
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, ConfigFields(complete, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(json text, TextConfigOf(config));
+  const json complete = WithDefaults(std::move(text), *family);
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
+                           ConfigFields(complete, TextConfigWhere(config)));
   REPRISE_ASSIGN_OR_RETURN(DecoderConfig result, ReadDecoder(fields, *family));
+  if (IsWrapped(config)) result.tensor_names = TensorNames::kWrapped;
   REPRISE_RETURN_IF_ERROR(family->read(fields, result));
   return result;
 }

@@ -29,6 +29,7 @@
 #include "nlohmann/json_fwd.hpp"
 #include "reprise/base/dtype.h"
 #include "reprise/hf/rope.h"
+#include "reprise/hf/tensor_names.h"
 #include "reprise/models/moe/experts_config.h"
 #include "reprise/runner/ops/op_options.h"
 
@@ -140,6 +141,7 @@ struct DecoderConfig {
   std::vector<bool> is_dense;
 
   LayerNames names;
+  TensorNames tensor_names = TensorNames::kPlain;  // kWrapped: the decoder of a larger model
 
   // Columns of a stored weight that share a scale (Fp8BlockColumns()). Ranks divide columns at
   // multiples of this number if possible.

@@ -250,17 +250,21 @@ constexpr char kGemma3Defaults[] =
         "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
         "max_position_embeddings": 131072, "rms_norm_eps": 1e-6})";
 
+// Wraps Mistral Small 3.1 and later ones, and Ministral 3.
+constexpr char kMistral3Class[] = "Mistral3ForConditionalGeneration";
+
 constexpr std::array kFamilies = {
     DecoderFamily{.kind = {"LlamaForCausalLM", "llama"}, .read = ReadLlama},
-    DecoderFamily{.kind = {"MistralForCausalLM", "mistral"}, .read = ReadMistral},
-    DecoderFamily{.kind = {"Ministral3ForCausalLM", "ministral3"},
+    DecoderFamily{.kind = {"MistralForCausalLM", "mistral", kMistral3Class, "mistral3"},
+                  .read = ReadMistral},
+    DecoderFamily{.kind = {"Ministral3ForCausalLM", "ministral3", kMistral3Class, "mistral3"},
                   .other_rope_members = kMinistralRope,
                   .read = ReadMinistral3},
     DecoderFamily{.kind = {"Qwen2ForCausalLM", "qwen2"}, .read = ReadQwen2},
     DecoderFamily{.kind = {"Qwen3ForCausalLM", "qwen3"},
                   .defaults = R"({"head_dim": 128})",
                   .read = ReadQwen3},
-    DecoderFamily{.kind = {"Qwen3VLTextModel", "qwen3_vl_text"},
+    DecoderFamily{.kind = {nullptr, "qwen3_vl_text", "Qwen3VLForConditionalGeneration", "qwen3_vl"},
                   .default_theta = 5000000,
                   .other_rope_members = kQwenVlRope,
                   .defaults = R"({"head_dim": 128})",
@@ -283,12 +287,13 @@ constexpr std::array kFamilies = {
                   .defaults = kGemmaDefaults,
                   .activation_field = "hidden_activation",
                   .read = ReadGemma2},
-    DecoderFamily{.kind = {"Gemma3ForCausalLM", "gemma3_text"},
-                  .default_theta = 1000000,
-                  .default_window_theta = 10000,
-                  .defaults = kGemma3Defaults,
-                  .activation_field = "hidden_activation",
-                  .read = ReadGemma3},
+    DecoderFamily{
+        .kind = {"Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"},
+        .default_theta = 1000000,
+        .default_window_theta = 10000,
+        .defaults = kGemma3Defaults,
+        .activation_field = "hidden_activation",
+        .read = ReadGemma3},
     DecoderFamily{.kind = {"Qwen2MoeForCausalLM", "qwen2_moe"}, .read = ReadQwen2Moe},
     DecoderFamily{.kind = {"Qwen3MoeForCausalLM", "qwen3_moe"}, .read = ReadQwen3Moe},
     DecoderFamily{

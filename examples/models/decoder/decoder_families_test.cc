@@ -67,16 +67,53 @@ json Llama4() {
 
 TEST(DecoderFamiliesTest, EachIsFoundByItsClassAndByItsModelType) {
   const std::vector<ModelKind> kinds = DecoderKinds();
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    SCOPED_TRACE(kinds[i].class_name);
-    for (const json& config : {json{{"architectures", {kinds[i].class_name}}, {"model_type", "?"}},
-                               json{{"model_type", kinds[i].model_type}}}) {
+  for (const ModelKind& kind : kinds) {
+    SCOPED_TRACE(kind.model_type);
+    std::vector<json> configs = {{{"model_type", kind.model_type}}};
+    if (kind.class_name != nullptr) {
+      configs.push_back({{"architectures", {kind.class_name}}, {"model_type", "?"}});
+    }
+    if (kind.wrapper_class != nullptr) {
+      configs.push_back({{"architectures", {kind.wrapper_class}},
+                         {"model_type", kind.wrapper_model_type},
+                         {"text_config", {{"model_type", kind.model_type}}}});
+    }
+    for (const json& config : configs) {
       const absl::StatusOr<const DecoderFamily*> found =
           FindDecoderFamily(*JsonFields::Of(config, "config.json"));
       ASSERT_TRUE(found.ok()) << found.status();
-      EXPECT_STREQ((*found)->kind.class_name, kinds[i].class_name);
+      EXPECT_STREQ((*found)->kind.model_type, kind.model_type);
     }
   }
+}
+
+// A published file of a model for images and texts leaves out what its classes have as defaults.
+TEST(DecoderFamiliesTest, WrappedGemma3HasTheDefaultsOfItsClass) {
+  json wrapped = json::parse(R"({
+      "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+      "model_type": "gemma3", "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
+      "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+        "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})");
+  const DecoderConfig config = Parsed(wrapped);
+  EXPECT_EQ(config.tensor_names, TensorNames::kWrapped);
+  EXPECT_EQ(config.num_q_heads, 8);
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 256);
+  EXPECT_EQ(config.vocab_size, 262208);
+  EXPECT_EQ(config.max_seq_len, 131072);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.dtype, DType::kBFloat16);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(1, 106));
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.AttentionOf(0), Window(1024));
+  EXPECT_EQ(config.AttentionOf(5), kFull);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_EQ(config.window_rope->theta, 1e4);
+  wrapped["text_config"]["hidden_size"] = -1;
+  EXPECT_THAT(ErrorOf(wrapped), HasSubstr("config.json: text_config: hidden_size: expected"));
+  wrapped["text_config"] = 3;
+  EXPECT_THAT(ErrorOf(wrapped), HasSubstr("text_config"));
 }
 
 TEST(DecoderFamiliesTest, Llama31) {
@@ -464,7 +501,9 @@ TEST(DecoderFamiliesTest, Ministral3TempersAllLayersByTheOriginalLength) {
 }
 
 TEST(DecoderFamiliesTest, TheTextModelOfQwen3VlIgnoresTheAxesOfImages) {
-  json text = Minimal("Qwen3VLTextModel");
+  json text = Minimal("Qwen3ForCausalLM");
+  text.erase("architectures");
+  text["model_type"] = "qwen3_vl_text";
   text["rope_scaling"] = {
       {"rope_type", "default"}, {"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}};
   const DecoderConfig config = Parsed(text);
