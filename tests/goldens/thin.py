@@ -1,11 +1,13 @@
-"""Keeps a quarter of the logits of a golden file, and all else.
+"""Keeps 64 logits per position of a golden file, and all other tensors.
 
     python3 thin.py golden.safetensors thin.safetensors
 
-Logits of 256 tokens say four times over what a hidden state of 60 to 70 elements is: 64 tokens tell
-a right one from a wrong one, as long as every token's row of the output projection is among those of
-some track. So of track number t of a file, in the order logits_0, forced_logits_0, logits_1, ..., the
-logits of the tokens t mod 4, t mod 4 + 4, ... stay. Their bits do not change.
+The hidden states have 16 to 70 elements, so the logits of the whole vocabulary are redundant: 64 logits
+distinguish a right hidden state from a wrong one. Each token must be a column of some track, because
+each token has a row of the output projection. A file has ten tracks, in the order logits_0,
+forced_logits_0, logits_1, ... Track t keeps the logits of tokens t mod s, t mod s + s, ..., where the
+stride s is the size of the vocabulary / 64: 4 for 256 tokens, 2 for 128. The bits of these logits do
+not change.
 
 The tokens of the columns of logits_i are in logits_tokens_i (int32), those of forced_logits_i in
 forced_logits_tokens_i.
@@ -17,7 +19,7 @@ import struct
 import sys
 
 NUM_PROMPTS = 5
-STRIDE = 4
+NUM_TOKENS = 64
 
 
 def read(path):
@@ -56,7 +58,8 @@ def thin(tensors):
     for track in range(2 * NUM_PROMPTS):
         name = ("forced_logits_" if track % 2 else "logits_") + str(track // 2)
         _, (rows, vocab_size), data = tensors[name]
-        tokens = array.array("i", range(track % STRIDE, vocab_size, STRIDE))
+        stride = vocab_size // NUM_TOKENS
+        tokens = array.array("i", range(track % stride, vocab_size, stride))
         logits = array.array("f", data)
         kept = array.array("f")
         for row in range(rows):
