@@ -11,9 +11,10 @@
 
 namespace reprise {
 
-// The golden models whose texts decode must write, one of each family.
-inline constexpr const char* kDecodeGoldens[] = {"bloom-alibi",   "deepseek-mla", "gemma3",
-                                                 "gpt-oss-sinks", "gpt2",         "qwen3-moe"};
+// The golden models whose texts decode must write, one of each kind.
+inline constexpr const char* kDecodeGoldens[] = {"bloom-alibi", "deepseek-mla",   "deepseek-v3",
+                                                 "gemma3",      "gemma3-wrapped", "gpt-oss-sinks",
+                                                 "gpt2",        "qwen3-moe"};
 
 // Continues the golden prompts of such a model: expects its greedy tokens, and that after the step of the
 // prompts every step was a replay.

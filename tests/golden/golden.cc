@@ -52,6 +52,21 @@ absl::StatusOr<std::vector<double>> Errors(const nlohmann::json& json, const cha
   return errors;
 }
 
+// Returns forced_median if the model of bf16_error.json chooses experts, and nullopt otherwise.
+absl::StatusOr<std::optional<std::vector<double>>> Medians(const nlohmann::json& json) {
+  if (!json.contains("smallest_distance_of_a_choice")) return std::nullopt;
+  return Errors(json, "forced_median");
+}
+
+// Returns the size of the text model's vocabulary. A wrapped config has it in `text_config`.
+absl::StatusOr<int> VocabSize(const std::string& folder) {
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonFile(folder + "/config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Of(json, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> text,
+                           config.OptionalObject("text_config"));
+  return ReadInt(text.value_or(config), "vocab_size", kVocabRange);
+}
+
 // About as many logits per position as hidden states have elements.
 constexpr size_t kMinLogitTokens = 64;
 
@@ -108,10 +123,9 @@ absl::StatusOr<Golden> LoadGolden(const std::string& name) {
                            ReadJsonFile(golden.folder + "/bf16_error.json"));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<double> greedy_rms, Errors(json, "rms"));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<double> forced_rms, Errors(json, "forced_rms"));
-  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config_json,
-                           ReadJsonFile(golden.folder + "/config.json"));
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Of(config_json, "config.json"));
-  REPRISE_ASSIGN_OR_RETURN(golden.vocab_size, ReadInt(config, "vocab_size", kVocabRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<double>> medians, Medians(json));
+  golden.has_bf16_medians = medians.has_value();
+  REPRISE_ASSIGN_OR_RETURN(golden.vocab_size, VocabSize(golden.folder));
   for (int i = 0; i < kNumPrompts; ++i) {
     GoldenPrompt prompt;
     const std::string encoder_name = absl::StrCat("encoder_", i);
@@ -127,6 +141,10 @@ absl::StatusOr<Golden> LoadGolden(const std::string& name) {
                              ReadTrack(file, "forced_", "forced_", i, golden.vocab_size));
     prompt.greedy.bf16_rms = greedy_rms[i];
     prompt.forced.bf16_rms = forced_rms[i];
+    if (medians.has_value()) {
+      prompt.greedy.bf16_median = (*medians)[i];
+      prompt.forced.bf16_median = (*medians)[i];
+    }
     golden.prompts.push_back(std::move(prompt));
   }
   return golden;

@@ -1,6 +1,6 @@
-// What Hugging Face's transformers computed in float32 for a small model: five prompts, each
-// continued greedily and with tokens drawn at random, and the logits of every fourth token
-// before each.
+// A golden folder: the results of Hugging Face's transformers in float32 for a small model. Each of five
+// prompts is continued greedily and with random tokens. Before each token, the golden has the logits of
+// a part of the vocabulary.
 //
 //   REPRISE_ASSIGN_OR_RETURN(Golden golden, LoadGolden("llama-gqa5"));
 //   const GoldenTrack& track = golden.prompts[2].greedy;
@@ -13,6 +13,7 @@
 #define TESTS_GOLDEN_GOLDEN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct GoldenTrack {
   TokenList logit_tokens = {};     // [c]: the tokens whose logits are kept, ascending
   std::vector<float> logits = {};  // [n, c]: before each token
   double bf16_rms = 0;             // of transformers' bfloat16 logits against all float32 logits
+  // The median over positions of a position's rms error, in the same run. Set if
+  // Golden::has_bf16_medians; both tracks of a prompt have that of the random one.
+  std::optional<double> bf16_median = {};
 
   GoldenLogits AllLogits() const;
   // Logits before the tokens [begin, begin + count). REQUIRES: 0 <= begin, begin + count <= n.
@@ -54,6 +58,10 @@ struct Golden {
   std::string name = {};
   std::string folder = {};
   int vocab_size = 0;
+  // Whether errors in 16 bits are compared by medians. In folders of models that choose experts,
+  // bfloat16 chooses other experts at some positions. These positions dominate an rms error over all
+  // positions, but do not affect the median.
+  bool has_bf16_medians = false;
   std::vector<GoldenPrompt> prompts = {};
 };
 

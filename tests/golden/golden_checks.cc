@@ -30,6 +30,11 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// Returns the number of tokens of each track, which is the same for all tracks of a golden.
+int NumTokens(const Golden& golden) {
+  return static_cast<int>(golden.prompts[0].greedy.tokens.size());
+}
+
 }  // namespace
 
 std::vector<GoldenRunOptions> AllGoldenRunOptions() {
@@ -176,24 +181,23 @@ void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tol
 
 void ExpectTracksContinuePrompts(Model& model, const Golden& golden, double tolerance) {
   // As many tokens as blocks and chunks have, one fewer, one more; and all but the last.
-  constexpr std::array<int, 5> kNumPrompted = {1, 15, 16, 17, 39};
+  const int num_tokens = NumTokens(golden);
+  const std::array<int, 5> num_prompted_of = {1, 15, 16, 17, num_tokens - 1};
   std::vector<Request> requests;
   for (size_t i = 0; i < 2 * golden.prompts.size(); ++i) {
     const int request = static_cast<int>(i);
     requests.push_back(PromptedRequest(golden.prompts[i / 2], TrackOf(golden, request),
-                                       kNumPrompted[i % kNumPrompted.size()]));
+                                       num_prompted_of[i % num_prompted_of.size()]));
   }
   for (const GoldenRunOptions& options : SomeGoldenRunOptions()) {
     SCOPED_TRACE(ToString(options));
     const GoldenRun run = Run(model, requests, options);
     for (size_t i = 0; i < requests.size(); ++i) {
       const int request = static_cast<int>(i);
-      const int num_prompted = kNumPrompted[i % kNumPrompted.size()];
+      const int num_prompted = num_prompted_of[i % num_prompted_of.size()];
       const GoldenTrack& track = TrackOf(golden, request);
-      const int num_left = static_cast<int>(track.tokens.size()) - num_prompted;
-      EXPECT_LE(MaxError(run.tracks[i].logits, track.LogitsBefore(num_prompted, num_left)),
-                tolerance)
-          << TrackName(request);
+      const GoldenLogits expected = track.LogitsBefore(num_prompted, num_tokens - num_prompted);
+      EXPECT_LE(MaxError(run.tracks[i].logits, expected), tolerance) << TrackName(request);
     }
   }
 }
@@ -203,16 +207,17 @@ void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
   // Else the second request of a prompt would wait for the first to compute it.
   for (size_t i = 0; i < requests.size(); ++i) requests[i].prefix_salt = std::to_string(i);
   const GoldenRun run = Run(model, requests, {.mixed_graphs = MixedGraphs::kOff});
-  // 10 sequences of 40 tokens: the first comes from the prompts' step, which is a decode step if
-  // they are of one token.
+  // Each of 10 sequences has num_tokens tokens. The prompts' step computes the first token. That step is
+  // a decode step if each prompt has one token.
+  const int num_tokens = NumTokens(golden);
   const bool are_single = std::all_of(requests.begin(), requests.end(), [](const Request& request) {
     return request.prompt.size() == 1;
   });
   const int num_eager = are_single ? 0 : 1;
   EXPECT_EQ(run.report.num_eager_steps(), num_eager) << run.report.ToString();
   EXPECT_EQ(run.report.num_eager_steps(EagerReason::kQueryTooLong), num_eager);
-  EXPECT_EQ(run.report.num_replays(), 40 - num_eager);
-  EXPECT_EQ(run.report.live_rows(), 40 * 10);
+  EXPECT_EQ(run.report.num_replays(), num_tokens - num_eager);
+  EXPECT_EQ(run.report.live_rows(), num_tokens * 10);
 }
 
 }  // namespace reprise

@@ -35,6 +35,13 @@ std::optional<std::vector<double>> Differences(absl::Span<const float> got,
   return differences;
 }
 
+double Rms(absl::Span<const double> differences) {
+  if (differences.empty()) return 0;
+  double sum = 0;
+  for (const double difference : differences) sum += difference * difference;
+  return std::sqrt(sum / static_cast<double>(differences.size()));
+}
+
 }  // namespace
 
 double MaxError(absl::Span<const float> got, const GoldenLogits& expected) {
@@ -47,11 +54,20 @@ double MaxError(absl::Span<const float> got, const GoldenLogits& expected) {
 
 double RmsError(absl::Span<const float> got, const GoldenLogits& expected) {
   const auto differences = Differences(got, expected);
+  return differences.has_value() ? Rms(*differences) : kInfinity;
+}
+
+double MedianError(absl::Span<const float> got, const GoldenLogits& expected) {
+  const auto differences = Differences(got, expected);
   if (!differences.has_value()) return kInfinity;
-  if (differences->empty()) return 0;
-  double sum = 0;
-  for (const double difference : *differences) sum += difference * difference;
-  return std::sqrt(sum / static_cast<double>(differences->size()));
+  std::vector<double> rows;
+  const size_t num_columns = expected.tokens.size();
+  for (size_t begin = 0; begin < differences->size(); begin += num_columns) {
+    rows.push_back(Rms(absl::MakeConstSpan(*differences).subspan(begin, num_columns)));
+  }
+  if (rows.empty()) return 0;
+  absl::c_sort(rows);
+  return (rows[(rows.size() - 1) / 2] + rows[rows.size() / 2]) / 2;
 }
 
 int NumEqualTokens(absl::Span<const int32_t> got, const GoldenTrack& golden) {

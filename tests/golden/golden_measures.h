@@ -16,6 +16,10 @@ double MaxError(absl::Span<const float> got, const GoldenLogits& expected);
 // sqrt(mean((got - expected)^2)); infinity likewise.
 double RmsError(absl::Span<const float> got, const GoldenLogits& expected);
 
+// The median over rows of a row's rms error; the mean of the two middle ones for an even number of
+// rows. Infinity likewise.
+double MedianError(absl::Span<const float> got, const GoldenLogits& expected);
+
 // Number of tokens, from the start, that are equal to the golden ones.
 int NumEqualTokens(absl::Span<const int32_t> got, const GoldenTrack& golden);
 

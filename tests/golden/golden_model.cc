@@ -23,4 +23,8 @@ bool HasExperts(const Model& model) {
   return llama != nullptr && llama->config().experts.has_value();
 }
 
+bool NeedsRouting(const Model& model, const Golden& golden) {
+  return HasExperts(model) && !golden.has_bf16_medians;
+}
+
 }  // namespace reprise

@@ -31,6 +31,10 @@ absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10
 // Whether a model of LoadGoldenModel() chooses experts for each token.
 bool HasExperts(const Model& model);
 
+// Whether RunSixteenBits() needs the model's routing in float32: the model chooses experts, and the
+// golden has no medians of errors.
+bool NeedsRouting(const Model& model, const Golden& golden);
+
 }  // namespace reprise
 
 #endif  // TESTS_GOLDEN_GOLDEN_MODEL_H_

@@ -50,10 +50,10 @@ absl::Status CheckRun(const GoldenRun& run, const ShardedGoldenCheck& check) {
   return absl::OkStatus();
 }
 
-// What one rank chooses in float32; empty if `model` has no experts.
+// Returns the experts that one rank chooses in float32, or an empty list if the test needs no routing.
 absl::StatusOr<std::vector<at::Tensor>> RoutingFor(const Model& model, const Golden& golden,
                                                    c10::Device device, MlaCache mla_cache) {
-  if (!HasExperts(model)) return std::vector<at::Tensor>();
+  if (!NeedsRouting(model, golden)) return std::vector<at::Tensor>();
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> exact,
                            LoadGoldenModel(golden, device, DType::kFloat32, mla_cache));
   return GoldenRouting(*exact, golden, {});

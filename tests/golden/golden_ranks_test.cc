@@ -57,6 +57,12 @@ std::vector<absl::Status> Check(const Golden& golden, int world, const ShardedGo
   });
 }
 
+std::string NameOfRanks(const testing::TestParamInfo<std::tuple<const char*, int>>& info) {
+  std::string name = std::get<0>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + "_on_" + std::to_string(std::get<1>(info.param));
+}
+
 class ShardedGoldenTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(ShardedGoldenTest, LogitsAreGolden) {
@@ -81,11 +87,15 @@ INSTANTIATE_TEST_SUITE_P(
                                      "deepseek-mla", "deepseek-mla-yarn", "gpt2", "bloom-alibi",
                                      "bart"),
                      testing::Values(2, 4)),
-    [](const testing::TestParamInfo<std::tuple<const char*, int>>& info) {
-      std::string name = std::get<0>(info.param);
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name + "_on_" + std::to_string(std::get<1>(info.param));
-    });
+    NameOfRanks);
+
+// Fused products; experts and one KV head on both ranks; latents, 3 q heads, groups of experts and a
+// shared one.
+constexpr const char* kFamilies[] = {"phi3", "mixtral", "deepseek-v3"};
+
+INSTANTIATE_TEST_SUITE_P(Families, ShardedGoldenTest,
+                         testing::Combine(testing::ValuesIn(kFamilies), testing::Values(2)),
+                         NameOfRanks);
 
 // Ranks that divide the keys of each sequence. The goldens' contexts are of 40 to 100 tokens.
 class ShardedContextTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
@@ -108,11 +118,11 @@ INSTANTIATE_TEST_SUITE_P(All, ShardedContextTest,
                                                           "qwen3", "gemma2", "gpt-oss-sinks",
                                                           "deepseek-mla", "gpt2", "bloom-alibi"),
                                           testing::Values(2, 4)),
-                         [](const testing::TestParamInfo<std::tuple<const char*, int>>& info) {
-                           std::string name = std::get<0>(info.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name + "_on_" + std::to_string(std::get<1>(info.param));
-                         });
+                         NameOfRanks);
+
+INSTANTIATE_TEST_SUITE_P(Families, ShardedContextTest,
+                         testing::Combine(testing::ValuesIn(kFamilies), testing::Values(2)),
+                         NameOfRanks);
 
 // Of models with experts and without: rounding may choose other experts over ranks, too.
 class ShardedSixteenBitsTest
@@ -131,7 +141,8 @@ TEST_P(ShardedSixteenBitsTest, TheErrorIsAtMostTwiceThatOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShardedSixteenBitsTest,
-                         testing::Combine(testing::Values("qwen3", "qwen3-moe", "gpt-oss-sinks"),
+                         testing::Combine(testing::Values("qwen3", "qwen3-moe", "gpt-oss-sinks",
+                                                          "phi3", "mixtral", "deepseek-v3"),
                                           testing::Values(ShardedGoldenCheck::Sharded::kWeights,
                                                           kContext)),
                          [](const testing::TestParamInfo<ShardedSixteenBitsTest::ParamType>& info) {

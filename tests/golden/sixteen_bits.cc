@@ -48,6 +48,16 @@ absl::StatusOr<int64_t> NumAgreeing(const at::Tensor& experts, const at::Tensor&
   return agrees.cumprod(0, at::kLong).sum().item<int64_t>();
 }
 
+SixteenBitError ErrorOf(absl::Span<const float> logits, const GoldenTrack& track, int count) {
+  const GoldenLogits expected = track.LogitsBefore(0, count);
+  if (track.bf16_median.has_value()) {
+    return {.rms = MedianError(logits, expected),
+            .allowed = 2 * *track.bf16_median,
+            .num_positions = count};
+  }
+  return {.rms = RmsError(logits, expected), .allowed = 2 * track.bf16_rms, .num_positions = count};
+}
+
 }  // namespace
 
 std::vector<Request> TrackRequests(const Golden& golden) {
@@ -89,6 +99,10 @@ absl::StatusOr<std::vector<at::Tensor>> GoldenRouting(Model& model, const Golden
 absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
                                              const GoldenRunOptions& options,
                                              const std::vector<at::Tensor>& routing) {
+  if (golden.has_bf16_medians && !routing.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("routing must be empty for ", golden.name, ", which is judged by medians"));
+  }
   RoutedRun routed;
   if (routing.empty()) {
     REPRISE_ASSIGN_OR_RETURN(routed.run, RunGolden(model, TrackRequests(golden), options));
@@ -114,9 +128,7 @@ absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
     if (count < static_cast<int>(track.tokens.size())) {
       logits = logits.subspan(0, size_t{1} * count * track.vocab_size);
     }
-    result.errors.push_back({.rms = RmsError(logits, track.LogitsBefore(0, count)),
-                             .allowed = 2 * track.bf16_rms,
-                             .num_positions = count});
+    result.errors.push_back(ErrorOf(logits, track, count));
   }
   result.run = std::move(routed.run);
   return result;

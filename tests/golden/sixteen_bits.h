@@ -1,7 +1,7 @@
 // How far a model's logits in a 16-bit type may be from golden ones, on one rank or on several.
 //
 //   std::vector<at::Tensor> routing;  // of a model with experts
-//   if (HasExperts(*exact)) {
+//   if (NeedsRouting(*exact, golden)) {
 //     REPRISE_ASSIGN_OR_RETURN(routing, GoldenRouting(*exact, golden, {}));
 //   }
 //   REPRISE_ASSIGN_OR_RETURN(const SixteenBitRun run, RunSixteenBits(*model, golden, {}, routing));
@@ -40,6 +40,7 @@ std::vector<std::vector<int32_t>> TrackInputs(const Golden& golden);
 
 // Of a track's logits in a 16-bit type.
 struct SixteenBitError {
+  // Over all judged positions; the median over positions if Golden::has_bf16_medians.
   double rms = 0;
   double allowed = 0;     // twice that of transformers' own bfloat16 run
   int num_positions = 0;  // that are judged: the track's first ones
@@ -59,10 +60,11 @@ absl::StatusOr<std::vector<at::Tensor>> GoldenRouting(Model& model, const Golden
 // `routing` of a model with experts: GoldenRouting() of the same in float32. Where rounding chooses
 // other experts, the logits differ by more than rounding, and so do those of later positions, which
 // attend to it. So only positions whose routing agrees are judged: in all layers, and so that of
-// all inputs before them. Empty: all positions are judged.
+// all inputs before them. If `routing` is empty, all positions are judged. If golden.has_bf16_medians,
+// `routing` must be empty, and the median over all positions is judged.
 //
-// Errors: those of RunGolden(); Internal for other tokens than the tracks', or for a track that was
-// not routed.
+// Errors: those of RunGolden(); InvalidArgument if `routing` must be empty but is not; Internal if the
+// run's tokens differ from the track's, or if a track was not routed.
 absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
                                              const GoldenRunOptions& options,
                                              const std::vector<at::Tensor>& routing = {});
