@@ -118,12 +118,12 @@ TEST(LoadModelTest, RejectsAFolderWithoutConfig) {
 
 TEST(LoadModelTest, RejectsAnUnknownFamily) {
   const std::string folder = CopyWithout("config.json");
-  std::ofstream(folder + "/config.json") << R"({"architectures": ["Phi3ForCausalLM"]})";
+  std::ofstream(folder + "/config.json") << R"({"architectures": ["MambaForCausalLM"]})";
   EXPECT_TRUE(absl::IsInvalidArgument(LoadModel(folder).status()));
   EXPECT_THAT(Problem(folder),
               AllOf(StartsWith(folder + "/config.json: architectures: expected a supported "
                                         "architecture (LlamaForCausalLM, "),
-                    EndsWith("got [\"Phi3ForCausalLM\"]")));
+                    EndsWith("got [\"MambaForCausalLM\"]")));
 }
 
 TEST(LoadModelTest, RejectsADTypeThatModelsDoNotComputeWith) {

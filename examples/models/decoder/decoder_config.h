@@ -54,11 +54,6 @@ enum class QkNorm : int8_t {
   kPlain,     // each head, without weights, after the rotation, in the layers that rotate: Llama 4
 };
 
-enum class NormPlacement : int8_t {
-  kBefore,          // of each sublayer's input
-  kBeforeAndAfter,  // of its output too, before that joins the residual stream
-};
-
 // Which elements of a head RoPE turns together.
 enum class RopePairs : int8_t {
   kHalves,      // d and d + head_dim / 2
@@ -95,6 +90,12 @@ struct LayerNames {
   friend bool operator==(const LayerNames&, const LayerNames&) = default;
 };
 
+// Norms of each sublayer's input and of its output, before that joins the residual stream: Gemma 2.
+inline constexpr LayerNames kNormsBeforeAndAfter = {
+    .attention_output_norm = "post_attention_layernorm.weight",
+    .mlp_norm = "pre_feedforward_layernorm.weight",
+    .mlp_output_norm = "post_feedforward_layernorm.weight"};
+
 struct DecoderConfig {
   int hidden_size = 0;
   int intermediate_size = 0;  // of layers without experts
@@ -117,7 +118,6 @@ struct DecoderConfig {
 
   Activation activation = Activation::kSilu;
   NormWeight norm_weight = NormWeight::kScale;
-  NormPlacement norm_placement = NormPlacement::kBefore;
   QkNorm qk_norm = QkNorm::kNone;
 
   double embedding_scale = 1;           // of the embeddings of tokens

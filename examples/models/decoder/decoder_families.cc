@@ -189,10 +189,7 @@ absl::Status ReadGemma(const JsonFields& fields, DecoderConfig& config) {
 // What Gemma 2 and later ones have beside.
 absl::Status ReadLaterGemma(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
-  config.norm_placement = NormPlacement::kBeforeAndAfter;
-  config.names.attention_output_norm = "post_attention_layernorm.weight";
-  config.names.mlp_norm = "pre_feedforward_layernorm.weight";
-  config.names.mlp_output_norm = "post_feedforward_layernorm.weight";
+  config.names = kNormsBeforeAndAfter;
   REPRISE_ASSIGN_OR_RETURN(
       const std::optional<double> pre_scalar,
       fields.OptionalDouble("query_pre_attn_scalar", {.min = 1e-3, .max = 1e6}));

@@ -123,7 +123,7 @@ TEST(DecoderFamiliesTest, Llama31) {
   EXPECT_EQ(config.AttentionOf(31), kFull);
   EXPECT_EQ(config.qk_norm, QkNorm::kNone);
   EXPECT_EQ(config.activation, Activation::kSilu);
-  EXPECT_EQ(config.norm_placement, NormPlacement::kBefore);
+  EXPECT_EQ(config.names, LayerNames());
   EXPECT_EQ(config.attention_scale, std::nullopt);
 }
 
@@ -258,7 +258,7 @@ TEST(DecoderFamiliesTest, Gemma2) {
   EXPECT_TRUE(config.tie_word_embeddings);  // by default
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
   EXPECT_EQ(config.norm_weight, NormWeight::kOnePlus);
-  EXPECT_EQ(config.norm_placement, NormPlacement::kBeforeAndAfter);
+  EXPECT_EQ(config.names, kNormsBeforeAndAfter);
   EXPECT_EQ(config.embedding_scale, std::sqrt(config.hidden_size));
   EXPECT_TRUE(config.rounds_embedding_scale);
   EXPECT_EQ(config.attention_scale, 1.0 / 16);  // 256^-0.5
@@ -433,7 +433,7 @@ TEST(DecoderFamiliesTest, Phi3HasFusedTensorsAndAWindow) {
   EXPECT_THAT(Parsed(With(phi, "sliding_window", 2047)).attention, Each(Window(2047)));
   EXPECT_THAT(Parsed(With(phi, "sliding_window", nullptr)).attention, IsEmpty());
   EXPECT_EQ(Parsed(With(phi, "partial_rotary_factor", 0.75)).rotary_dim(), 12);
-  EXPECT_THAT(ErrorOf(With(phi, "partial_rotary_factor", 0.8)),
+  EXPECT_THAT(ErrorOf(With(phi, "partial_rotary_factor", 0.7)),
               HasSubstr("partial_rotary_factor: expected 1, or an even part of head_dim (16)"));
   EXPECT_THAT(ErrorOf(With(phi, "rope_scaling", {{"type", "longrope"}})),
               HasSubstr("got \"longrope\""));
@@ -467,7 +467,7 @@ TEST(DecoderFamiliesTest, TheFirstGemmaHasNormsBeforeSublayersOnly) {
   EXPECT_EQ(config.head_dim, 256);
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
   EXPECT_EQ(config.norm_weight, NormWeight::kOnePlus);
-  EXPECT_EQ(config.norm_placement, NormPlacement::kBefore);
+  EXPECT_EQ(config.names, LayerNames());
   EXPECT_EQ(config.names.mlp_norm, "post_attention_layernorm.weight");
   EXPECT_EQ(config.attention_scale, std::nullopt);
   EXPECT_EQ(config.embedding_scale, 8);

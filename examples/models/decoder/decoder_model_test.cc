@@ -215,7 +215,7 @@ TEST(DecoderModelTest, EverythingThatGemma2Has) {
   DecoderConfig config = TinyConfig();
   config.activation = Activation::kGeluTanh;
   config.norm_weight = NormWeight::kOnePlus;
-  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.names = kNormsBeforeAndAfter;
   config.embedding_scale = std::sqrt(config.hidden_size);
   config.rounds_embedding_scale = true;
   config.attention_scale = 0.2;
@@ -229,7 +229,7 @@ TEST(DecoderModelTest, EverythingThatGemma3Has) {
   DecoderConfig config = TinyConfig();
   config.activation = Activation::kGeluTanh;
   config.norm_weight = NormWeight::kOnePlus;
-  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.names = kNormsBeforeAndAfter;
   config.qk_norm = QkNorm::kWeighted;
   config.embedding_scale = std::sqrt(config.hidden_size);
   config.rounds_embedding_scale = true;
@@ -284,17 +284,13 @@ TEST(DecoderModelTest, OneNormForAllHeads) {
 }
 
 TEST(DecoderModelTest, FactorsOfEmbeddingsResidualsAndLogits) {
-  for (const NormPlacement placement : {NormPlacement::kBefore, NormPlacement::kBeforeAndAfter}) {
+  for (const LayerNames& names : {LayerNames(), kNormsBeforeAndAfter}) {
     DecoderConfig config = TinyConfig();
+    config.names = names;
     config.embedding_scale = 12;
     config.residual_scale = 0.22;
     config.logit_divisor = 8;
     config.attention_scale = 0.0625;
-    config.norm_placement = placement;
-    if (placement == NormPlacement::kBeforeAndAfter) {
-      config.names.attention_output_norm = "a";
-      config.names.mlp_output_norm = "b";
-    }
     ExpectDense(config);
   }
 }

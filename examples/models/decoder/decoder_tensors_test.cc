@@ -74,7 +74,7 @@ TEST(DecoderTensorsTest, FamiliesHaveTensorsAndNamesOfTheirOwn) {
   EXPECT_FALSE(views.contains("model.layers.1.self_attn.o_proj.bias"));
 
   config = TinyConfig();
-  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.names = kNormsBeforeAndAfter;
   views = ViewsFor(config);
   EXPECT_EQ(views.size(), 2u + 2 * 11);
   for (const char* norm : {"input_layernorm", "post_attention_layernorm",

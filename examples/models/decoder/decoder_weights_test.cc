@@ -162,7 +162,7 @@ TEST(DecoderWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
 TEST(DecoderWeightsTest, NormsThatAFamilyHasAreRead) {
   DecoderConfig config = TinyConfig();
   config.qk_norm = QkNorm::kWeighted;
-  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.names = kNormsBeforeAndAfter;
   const CheckpointFile file("norms", config, DType::kFloat32);
   const DecoderWeights weights = Loaded(file, config, {});
   const std::string layer = "model.layers.1.";

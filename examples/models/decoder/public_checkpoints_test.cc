@@ -81,9 +81,9 @@ TEST_P(PublicCheckpointTest, ShardsLoadLikeOneFileAndTheModelGenerates) {
   for (int layer = 0; layer < 2; ++layer) {
     const DecoderLayerWeights& x = (*a)->weights().layers[layer];
     const DecoderLayerWeights& y = (*b)->weights().layers[layer];
-    EXPECT_TRUE(at::equal(x.qkv.weight(), y.qkv.weight()));
+    EXPECT_TRUE(at::equal(x.qkv->weight(), y.qkv->weight()));
     EXPECT_TRUE(at::equal(x.gate_up->weight(), y.gate_up->weight()));
-    EXPECT_FALSE(at::equal(x.qkv.weight(), (*a)->weights().layers[1 - layer].qkv.weight()));
+    EXPECT_FALSE(at::equal(x.qkv->weight(), (*a)->weights().layers[1 - layer].qkv->weight()));
   }
   const std::vector<int32_t> tokens = Generated(**a);
   EXPECT_EQ(tokens, Generated(**b));

@@ -29,7 +29,7 @@ TEST(RandomWeightsTest, FitTheModelTheyAreMadeFor) {
     config.tie_word_embeddings = !biased;
     const auto model = DecoderModel::Create(config, Made(config, {}), {});
     ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ((*model)->weights().layers[3].qkv.bias().has_value(), biased);
+    EXPECT_EQ((*model)->weights().layers[3].qkv->bias().has_value(), biased);
     EXPECT_EQ((*model)->weights().layers[3].down->bias().has_value(), biased);
   }
 }
