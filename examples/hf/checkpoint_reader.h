@@ -40,8 +40,7 @@ struct TensorPart {
   int kept_rows = 0;
   // The shape of the part, [num_rows, ...]. Empty: the tensor's own shape. If the part has fewer
   // elements than the tensor, it is rows [first_row, first_row + num_rows) of the tensor, and the
-  // other members apply to these rows. REQUIRES: a transposed part has as many elements as the
-  // tensor.
+  // other members apply to these rows. REQUIRES: a transposed part is the whole tensor.
   std::vector<int64_t> shape = {};
   int64_t first_row = 0;
   // As in TensorCopy. REQUIRES: at least two dimensions in the checkpoint.

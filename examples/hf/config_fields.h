@@ -73,15 +73,16 @@ absl::StatusOr<std::optional<std::string>> ReadActivationName(const JsonFields& 
 struct ModelKind {
   const char* class_name;  // in "architectures"; nullptr: the family is only found wrapped
   const char* model_type;  // not null
-  // The model that wraps the family's decoder, beside a vision tower or the like, and describes it
-  // in "text_config" (text_config.h). nullptr: there is none. Families may share a wrapper.
+  // The larger model that contains the family's decoder and describes it in "text_config"
+  // (text_config.h), for example with a vision tower. Families may share a wrapper. nullptr if the
+  // family has no wrapper.
   const char* wrapper_class = nullptr;
   const char* wrapper_model_type = nullptr;
   // "model_type" within "text_config"; nullptr: model_type.
   const char* text_model_type = nullptr;
 };
 
-// The index of the family that config.json names. `fields` are those of the whole file.
+// Returns the index of the family that config.json names. `fields` is the whole file.
 //   A file without "text_config": by the class in "architectures", or by "model_type" in the rare
 //     file without a class.
 //   A file with "text_config": by the class or "model_type" of the wrapper and by "model_type"

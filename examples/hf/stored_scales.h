@@ -54,7 +54,8 @@ struct ScaledRows {
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
   // The part is rows [first_row, first_row + num_rows) of a weight of num_stored_rows rows (0:
-  // num_rows). Its scales are those of the whole weight, in any of the forms.
+  // num_rows). The scales are stored for the whole weight, in any of the forms; blocks may cross the
+  // ends of the part.
   int64_t first_row = 0;
   int64_t num_stored_rows = 0;
 };

@@ -12,12 +12,11 @@ constexpr std::string_view kModel = "model.";
 constexpr std::string_view kHead = "lm_head.";
 constexpr std::string_view kInnerHead = "language_model.lm_head.";
 
-// What "model." may be, the most frequent form first.
+// Prefixes that stand for "model.", the most frequent one first.
 constexpr std::string_view kModelForms[] = {"language_model.model.", "model.language_model.",
                                             "language_model.", "model."};
 
-// Modules of transformers' wrappers beside the language model. transformers 5 has them within
-// "model.".
+// Prefixes of modules that are no part of the language model, with or without "model." before them.
 constexpr std::string_view kOtherModalities[] = {
     "vision_tower.",
     "vision_model.",           // Gemma 3 and 4, Mistral 3; Llama 4
@@ -43,7 +42,7 @@ bool IsOfOtherModality(std::string_view name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-// `name` with the prefix `to` in place of `from`, with which it begins.
+// Replaces the prefix `from` of `name` by `to`.
 std::string Exchanged(std::string_view name, std::string_view from, std::string_view to) {
   return Joined(to, name.substr(from.size()));
 }

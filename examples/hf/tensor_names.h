@@ -40,7 +40,8 @@ enum class TensorNames : int8_t {
   kWrapped,  // one of the forms above; tensors of other modalities are skipped
 };
 
-// The names that one checkpoint uses. By default those of a plain decoder.
+// Maps the names of a plain decoder to the names of one checkpoint, and back. The default is the
+// identity.
 class TensorNaming {
  public:
   TensorNaming() = default;
@@ -54,13 +55,13 @@ class TensorNaming {
   std::string Published(std::string_view plain) const;
 
   // Returns the name that a plain decoder would have for a tensor of the checkpoint; nullopt if the
-  // tensor belongs to another modality. Published() of the result may be another name: a stray
-  // "model.x" beside "model.language_model.x".
+  // tensor belongs to another modality. Not always the inverse of Published(): if the checkpoint has
+  // "model.language_model.x", a stray "model.x" has the same plain name.
   std::optional<std::string> Plain(std::string_view published) const;
 
  private:
   bool is_wrapped_ = false;
-  // What "model." and "lm_head." are in the checkpoint.
+  // The checkpoint's prefixes for "model." and "lm_head.".
   std::string_view model_ = "model.";
   std::string_view head_ = "lm_head.";
 };

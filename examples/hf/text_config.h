@@ -40,8 +40,8 @@ bool IsWrapped(const nlohmann::json& config);
 // or "text_config" is not an object, or one of the outer members has a wrong type.
 absl::StatusOr<nlohmann::json> TextConfigOf(const nlohmann::json& config);
 
-// What messages about members of TextConfigOf(config) begin with: "config.json: text_config" if it
-// is wrapped, "config.json" otherwise.
+// Returns the beginning of messages about members of TextConfigOf(config), for ConfigFields():
+// "config.json: text_config" if the config is wrapped, "config.json" otherwise.
 std::string TextConfigWhere(const nlohmann::json& config);
 
 }  // namespace reprise

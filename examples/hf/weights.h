@@ -47,8 +47,8 @@
 
 namespace reprise {
 
-// A tensor of a checkpoint, or some of its rows, that becomes rows of a weight. Several parts, also
-// of one request, may name the same tensor:
+// A tensor of a checkpoint, or some of its rows, that becomes rows of a weight. Several parts may
+// name the same tensor, even in one request:
 //
 //   {.name = "qkv_proj", .num_rows = kv, .first_row = q, .num_stored_rows = q + 2 * kv}   // K
 struct WeightPart {
@@ -57,8 +57,8 @@ struct WeightPart {
   // As in TensorCopy.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
-  // The tensor's shape in the checkpoint, of as many elements. Empty: the number of stored rows,
-  // then the shape of a row.
+  // The tensor's shape in the checkpoint, with the same number of elements. Empty: the number of
+  // stored rows, then the shape of a row.
   std::vector<int64_t> stored_shape = {};
   // Whether the last two of stored_shape are {in_features, out_features}, as in TensorCopy.
   bool is_transposed = false;
@@ -67,8 +67,8 @@ struct WeightPart {
   std::optional<Share> share = {};
   int64_t period = 0;
   // The part is rows [first_row, first_row + num_rows) of a tensor of num_stored_rows rows. 0: the
-  // tensor has exactly num_rows rows. The other members count rows from first_row on. REQUIRES: the
-  // part is within the tensor, and a transposed part is the whole tensor.
+  // tensor has exactly num_rows rows. The other members count rows of the part. REQUIRES: the part
+  // is within the tensor, and a transposed part is the whole tensor.
   int64_t first_row = 0;
   int64_t num_stored_rows = 0;
 
