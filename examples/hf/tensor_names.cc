@@ -16,18 +16,11 @@ constexpr std::string_view kInnerHead = "language_model.lm_head.";
 constexpr std::string_view kModelForms[] = {"language_model.model.", "model.language_model.",
                                             "language_model.", "model."};
 
-// Prefixes of modules that are no part of the language model, with or without "model." before them.
+// Prefixes of modules that are no part of the language model, with or without "model." before them:
+// of Gemma 3 to 4, Mistral 3, Llama 4, Qwen-VL, Qwen 3.5, Fuyu and LLaVA-NeXT.
 constexpr std::string_view kOtherModalities[] = {
-    "vision_tower.",
-    "vision_model.",           // Gemma 3 and 4, Mistral 3; Llama 4
-    "visual.",                 // Qwen-VL, Qwen 3.5
-    "multi_modal_projector.",  // Gemma 3, Mistral 3, Llama 4
-    "audio_tower.",            // Gemma 3n and 4
-    "embed_vision.",
-    "embed_audio.",  // Gemma 3n and 4
-    "vision_embed_tokens.",
-    "image_newline",  // Fuyu; LLaVA-NeXT
-};
+    "vision_tower.", "vision_model.", "visual.",       "multi_modal_projector.", "audio_tower.",
+    "embed_vision.", "embed_audio.",  "image_newline", "vision_embed_tokens."};
 
 std::string Joined(std::string_view a, std::string_view b) { return std::string(a).append(b); }
 
