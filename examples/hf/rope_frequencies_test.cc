@@ -175,8 +175,8 @@ TEST(RopeFrequenciesTest, FrequenciesFallAndStayPositive) {
 }
 
 TEST(RopeFrequenciesDeathTest, AnOddHeadCannotBePaired) {
-  EXPECT_DEATH(RopeFrequencies({}, 5), "Check failed: head_dim % 2 == 0");
-  EXPECT_DEATH(RopeFrequencies({}, 0), "Check failed: head_dim > 0");
+  EXPECT_DEATH(RopeFrequencies({}, 5), "Check failed: rotary_dim % 2 == 0");
+  EXPECT_DEATH(RopeFrequencies({}, 0), "Check failed: rotary_dim > 0");
 }
 
 }  // namespace

@@ -109,13 +109,13 @@ TEST(ModelFolderTest, OpensAFolderWhoseTokenizerCannotBeRead) {
 
 TEST(ModelFolderTest, AnUnknownArchitectureIsRefusedByThoseThatAreSupported) {
   const std::string folder = CopyOfModel("unknown");
-  std::ofstream(folder + "/config.json") << R"({"architectures": ["Phi3ForCausalLM"]})";
+  std::ofstream(folder + "/config.json") << R"({"architectures": ["MambaForCausalLM"]})";
   EXPECT_EQ(Problem(folder),
             folder +
                 "/config.json: architectures: expected a supported architecture "
-                "(LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-                "Llama4ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, "
-                "GptOssForCausalLM, DeepseekV2ForCausalLM and 4 more), got [\"Phi3ForCausalLM\"]");
+                "(LlamaForCausalLM, MistralForCausalLM, Ministral3ForCausalLM, Qwen2ForCausalLM, "
+                "Qwen3ForCausalLM, Phi3ForCausalLM, GraniteForCausalLM, SeedOssForCausalLM, "
+                "Llama4ForCausalLM, GemmaForCausalLM and 17 more), got [\"MambaForCausalLM\"]");
   std::ofstream(folder + "/config.json") << "[]";
   EXPECT_THAT(Problem(folder), HasSubstr("config.json: expected an object, got []"));
 }

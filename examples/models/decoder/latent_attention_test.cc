@@ -149,7 +149,7 @@ TEST(LatentAttentionTest, ScaledRotationsAndATiedHead) {
 
 TEST(LatentAttentionTest, BiasesOfAllProjectionsThatMayHaveThem) {
   DecoderConfig config = TinyConfig();
-  config.qkv_bias = true;
+  config.qkv_bias = config.o_bias = true;
   config.mlp_bias = true;
   ExpectDense(config);
   config.latent->q_rank.reset();
@@ -181,7 +181,7 @@ TEST(LatentAttentionTest, RefusesWeightsAndPositionsThatDoNotFit) {
   EXPECT_THAT(error({}), HasSubstr("kv_a must be [33, 48]"));
   config = TinyConfig();
   config.latent->v_dim = 13;
-  EXPECT_THAT(error({}), HasSubstr("kv_b must be [87, 24]"));
+  EXPECT_THAT(error({}), HasSubstr("o must be [48, 39]"));
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST(LatentWeightsTest, RowsThatRotateBecomeHalves) {
 
 TEST(LatentWeightsTest, BiasesOfRowsThatRotateFollowThem) {
   DecoderConfig config = TinyConfig();
-  config.qkv_bias = true;
+  config.qkv_bias = config.o_bias = true;
   config.mlp_bias = true;
   const CheckpointFile file("mla_biased", config);
   const DecoderWeights weights = Loaded(file, config);
