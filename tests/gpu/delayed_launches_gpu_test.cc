@@ -119,7 +119,7 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
                                                         .dtype = DType::kBFloat16}));
     if (GetParam().has_fp8_weights) {
       for (DecoderLayerWeights& layer : weights.layers) {
-        for (Linear* product : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
+        for (Linear* product : {&*layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
           REPRISE_ASSIGN_OR_RETURN(QuantisedWeight small,
                                    QuantiseWeight(product->weight(), ScaledBy::kBlock));
           REPRISE_ASSIGN_OR_RETURN(
