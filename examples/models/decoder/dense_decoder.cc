@@ -245,7 +245,8 @@ class DenseDecoder {
 
   at::Tensor Mixture(const ExpertWeights& experts, const at::Tensor& x) const {
     const ExpertsConfig& config = *config_.experts;
-    at::Tensor logits = Apply(experts.router, x);
+    const at::Tensor all_logits = Apply(experts.router, x);
+    at::Tensor logits = all_logits.narrow(1, 0, config.num_experts);
     if (experts.router_bias.has_value()) logits = logits + Double(*experts.router_bias);
     const at::Tensor scores =
         config.scores == RouterScores::kSigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
@@ -266,7 +267,8 @@ class DenseDecoder {
     if (config.shared_inner_size == 0) return routed;
     at::Tensor shared =
         Apply(*experts.shared_down, Gated(config.activation, Apply(*experts.shared_gate_up, x)));
-    if (config.shared_gate) shared = shared * at::sigmoid(Apply(*experts.shared_gate_vector, x));
+    if (config.shared_gate)
+      shared = shared * at::sigmoid(all_logits.narrow(1, config.num_experts, 1));
     return routed + shared;
   }
 

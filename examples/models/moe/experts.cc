@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "reprise/base/status_macros.h"
 #include "reprise/distributed/share.h"
@@ -151,11 +152,6 @@ absl::Status ReadShared(const ExpertsConfig& config, const LayerReader& in, int6
   REPRISE_ASSIGN_OR_RETURN(
       weights.shared_down,
       in.SummedProjection(part(names.down).name, hidden_size, inner, own, LinearBias::kNone));
-  if (config.shared_gate) {
-    REPRISE_ASSIGN_OR_RETURN(
-        weights.shared_gate_vector,
-        in.Projection({{Name(config, {names.shared_gate}), 1}}, hidden_size, LinearBias::kNone));
-  }
   return absl::OkStatus();
 }
 
@@ -235,9 +231,11 @@ RowOrder RowOrderOf(const LinearContext& context) {
   return context.is_deterministic() ? RowOrder::kFixed : RowOrder::kAny;
 }
 
-// Returns the output of the shared expert, [num_tokens, hidden_size] float32.
+// Returns the output of the shared expert, [num_tokens, hidden_size] float32. `logits`: LogitsOf()
+// of x.
 absl::StatusOr<at::Tensor> SharedOutput(const ExpertsConfig& config, const ExpertWeights& weights,
-                                        LinearContext& context, const at::Tensor& x) {
+                                        LinearContext& context, const at::Tensor& x,
+                                        const at::Tensor& logits) {
   const int64_t inner = weights.shared_down->in_features();
   const at::Tensor gate_up = at::empty({x.size(0), 2 * inner}, x.options());
   const at::Tensor gated = at::empty({x.size(0), inner}, x.options());
@@ -245,12 +243,33 @@ absl::StatusOr<at::Tensor> SharedOutput(const ExpertsConfig& config, const Exper
   REPRISE_RETURN_IF_ERROR(
       weights.shared_gate_up->ApplyGated(context, config.activation, x, gate_up, gated));
   REPRISE_RETURN_IF_ERROR(weights.shared_down->Apply(context, gated, out));
-  if (weights.shared_gate_vector.has_value()) {
-    const at::Tensor gate = at::empty({x.size(0), 1}, out.options());
-    REPRISE_RETURN_IF_ERROR(weights.shared_gate_vector->Apply(context, x, gate));
-    out.mul_(SigmoidInPlace(gate, RowOrderOf(context)));
+  if (config.shared_gate) {
+    out.mul_(
+        SigmoidInPlace(logits.narrow(1, config.num_experts, 1).contiguous(), RowOrderOf(context)));
   }
   return out;
+}
+
+// Returns the router's logits of x, [num_tokens, num_experts] float32, and in a further column those
+// of the shared expert's gate, if there is one.
+absl::StatusOr<at::Tensor> LogitsOf(const ExpertsConfig& config, const ExpertWeights& weights,
+                                    LinearContext& context, const at::Tensor& x) {
+  constexpr int64_t kAlignment = 4;  // rows begin at multiples of 16 bytes
+  const int64_t num_columns = weights.router.out_features();
+  const int64_t stride = (num_columns + kAlignment - 1) / kAlignment * kAlignment;
+  const at::Tensor logits =
+      at::empty({x.size(0), stride}, x.options().dtype(at::kFloat)).narrow(1, 0, num_columns);
+  REPRISE_RETURN_IF_ERROR(weights.router.Apply(context, x, logits));
+  if (weights.router_bias.has_value()) {
+    logits.narrow(1, 0, config.num_experts).add_(*weights.router_bias);
+  }
+  return logits;
+}
+
+Routing ChooseByLogits(const ExpertsConfig& config, const ExpertWeights& weights,
+                       const LinearContext& context, const at::Tensor& logits) {
+  return ChooseExperts(config, logits.narrow(1, 0, config.num_experts).contiguous(),
+                       weights.choice_bias, RowOrderOf(context));
 }
 
 }  // namespace
@@ -280,8 +299,10 @@ absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const Lay
     REPRISE_ASSIGN_OR_RETURN(
         choice_bias, in.Float32(Name(config, {config.names.choice_bias}), config.num_experts));
   }
-  REPRISE_ASSIGN_OR_RETURN(Linear router, in.Projection({{router_name, config.num_experts}},
-                                                        hidden_size, LinearBias::kNone));
+  std::vector<WeightPart> router_rows = {{router_name, config.num_experts}};
+  if (config.shared_gate) router_rows.push_back({Name(config, {config.names.shared_gate}), 1});
+  REPRISE_ASSIGN_OR_RETURN(Linear router,
+                           in.Projection(router_rows, hidden_size, LinearBias::kNone));
   REPRISE_ASSIGN_OR_RETURN(ExpertLinear gate_up, ReadGateUp(config, in, hidden_size, own));
   REPRISE_ASSIGN_OR_RETURN(ExpertLinear down, ReadDown(config, in, hidden_size, own));
   ExpertWeights weights = {.router = std::move(router),
@@ -290,8 +311,7 @@ absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const Lay
                            .gate_up = std::move(gate_up),
                            .down = std::move(down),
                            .shared_gate_up = {},
-                           .shared_down = {},
-                           .shared_gate_vector = {}};
+                           .shared_down = {}};
   if (config.shared_inner_size > 0) {
     REPRISE_RETURN_IF_ERROR(ReadShared(config, in, hidden_size, weights));
   }
@@ -308,8 +328,7 @@ std::vector<NamedWeight> NamedExpertWeights(const std::optional<ExpertWeights>& 
             {"expert down", nullptr},
             {"expert down bias", nullptr},
             {"shared expert gate_up", nullptr},
-            {"shared expert down", nullptr},
-            {"shared expert gate", nullptr}};
+            {"shared expert down", nullptr}};
   }
   return {Named("router", weights->router),
           Named("router_bias", weights->router_bias),
@@ -319,17 +338,13 @@ std::vector<NamedWeight> NamedExpertWeights(const std::optional<ExpertWeights>& 
           Named("expert down", weights->down.weight()),
           Named("expert down bias", weights->down.bias()),
           Named("shared expert gate_up", weights->shared_gate_up),
-          Named("shared expert down", weights->shared_down),
-          Named("shared expert gate", weights->shared_gate_vector)};
+          Named("shared expert down", weights->shared_down)};
 }
 
 absl::StatusOr<Routing> RouteTokens(const ExpertsConfig& config, const ExpertWeights& weights,
                                     LinearContext& context, const at::Tensor& x) {
-  const at::Tensor logits =
-      at::empty({x.size(0), config.num_experts}, x.options().dtype(at::kFloat));
-  REPRISE_RETURN_IF_ERROR(weights.router.Apply(context, x, logits));
-  if (weights.router_bias.has_value()) logits.add_(*weights.router_bias);
-  return ChooseExperts(config, logits, weights.choice_bias, RowOrderOf(context));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, LogitsOf(config, weights, context, x));
+  return ChooseByLogits(config, weights, context, logits);
 }
 
 absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
@@ -337,10 +352,11 @@ absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWe
                                      const at::Tensor& out, ExpertsForm form) {
   const int64_t num_tokens = x.size(0);
   if (num_tokens == 0) return Routing{};
-  REPRISE_ASSIGN_OR_RETURN(Routing routing, RouteTokens(config, weights, context, x));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, LogitsOf(config, weights, context, x));
+  Routing routing = ChooseByLogits(config, weights, context, logits);
   std::optional<at::Tensor> shared;
   if (weights.shared_gate_up.has_value()) {
-    REPRISE_ASSIGN_OR_RETURN(shared, SharedOutput(config, weights, context, x));
+    REPRISE_ASSIGN_OR_RETURN(shared, SharedOutput(config, weights, context, x, logits));
   }
   if (form == ExpertsForm::kByShape) {
     form = FormOf(x.is_cpu() || context.is_deterministic(), num_tokens * config.num_chosen,

@@ -39,14 +39,15 @@
 namespace reprise {
 
 struct ExpertWeights {
-  Linear router;                             // hidden_size -> num_experts, without the bias
-  std::optional<at::Tensor> router_bias;     // [num_experts]
-  std::optional<at::Tensor> choice_bias;     // [num_experts] float32
-  ExpertLinear gate_up;                      // hidden_size -> 2 * inner_size, gate first
-  ExpertLinear down;                         // inner_size -> hidden_size
-  std::optional<Linear> shared_gate_up;      // hidden_size -> 2 * shared_inner_size, gate first
-  std::optional<Linear> shared_down;         // shared_inner_size -> hidden_size
-  std::optional<Linear> shared_gate_vector;  // hidden_size -> 1
+  // hidden_size -> num_experts, without the bias; the last row beside these is the gate of the
+  // shared expert, if it has one.
+  Linear router;
+  std::optional<at::Tensor> router_bias;  // [num_experts]
+  std::optional<at::Tensor> choice_bias;  // [num_experts] float32
+  ExpertLinear gate_up;                   // hidden_size -> 2 * inner_size, gate first
+  ExpertLinear down;                      // inner_size -> hidden_size
+  std::optional<Linear> shared_gate_up;   // hidden_size -> 2 * shared_inner_size, gate first
+  std::optional<Linear> shared_down;      // shared_inner_size -> hidden_size
 };
 
 // Returns `config` with the inner sizes of one of several ranks. Errors: InvalidArgument, naming the

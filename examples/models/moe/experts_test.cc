@@ -162,7 +162,8 @@ at::Tensor OfSharedExpert(const ExpertsConfig& config, const ExpertWeights& weig
       Gated(config.activation, at::mv(Wide(weights.shared_gate_up->weight()), x));
   const at::Tensor out = at::mv(Wide(weights.shared_down->weight()), gated);
   if (!config.shared_gate) return out;
-  return out * at::sigmoid(at::mv(Wide(weights.shared_gate_vector->weight()), x));
+  const at::Tensor gate = Wide(weights.router.weight()).narrow(0, config.num_experts, 1);
+  return out * at::sigmoid(at::mv(gate, x));
 }
 
 // The formula of experts.h in float64, token by token and expert by expert. x on the CPU.
@@ -177,7 +178,8 @@ at::Tensor Dense(const ExpertsConfig& config, const ExpertWeights& weights, cons
   std::vector<at::Tensor> rows;
   for (int64_t token = 0; token < x.size(0); ++token) {
     const at::Tensor input = Wide(x[token]);
-    at::Tensor logits = at::mv(Wide(weights.router.weight()), input);
+    at::Tensor logits =
+        at::mv(Wide(weights.router.weight()).narrow(0, 0, config.num_experts), input);
     if (weights.router_bias.has_value()) logits = logits + Wide(*weights.router_bias);
     const ReferenceRouting routing = RouteInFloat64(config, doubles(logits), bias);
     at::Tensor sum = at::zeros_like(input);
