@@ -121,6 +121,7 @@ PUBLIC_TARGETS = [
     "//examples/hf:json",
     "//examples/hf:rope",
     "//examples/hf:safetensors",
+    "//examples/hf:tensor_names",
     "//examples/hf:text_config",
     "//examples/hf:weights",
     "//examples/hf/tokenizer:tokenizer",
