@@ -59,10 +59,12 @@ bool AllExist(const std::string& folder, const TensorsByFile& index) {
   });
 }
 
-// Adds the tensors of `file` that have the bytes of one that `tensors` has.
-void AddDuplicates(const SafetensorsFile& file, TensorViews& tensors) {
+// Adds the tensors of `file` that have the bytes of one of its tensors with these names.
+void AddDuplicates(const SafetensorsFile& file, const std::vector<std::string>& names,
+                   TensorViews& tensors) {
   std::set<const char*> stored;
-  for (const auto& [name, tensor] : tensors) {
+  for (const std::string& name : names) {
+    const TensorView& tensor = tensors.at(name);
     if (!tensor.bytes.empty()) stored.insert(tensor.bytes.data());
   }
   for (const auto& [name, tensor] : file.tensors()) {
@@ -105,7 +107,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
       }
       tensors.emplace(name, *tensor);
     }
-    AddDuplicates(file, tensors);
+    AddDuplicates(file, tensor_names, tensors);
     files.push_back(std::move(file));
   }
   return Checkpoint(folder, std::move(files), std::move(tensors));
