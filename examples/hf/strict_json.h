@@ -40,7 +40,8 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const JsonLimits
 // The value in a file. Errors: those of MappedFile::Open() and ParseJson(), naming `path`.
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, const JsonLimits& limits = {});
 
-// ReadJsonFile() of a config.json or generation_config.json, whose numbers may be non-finite.
+// ReadJsonFile() of a file that Python's programs write: config.json, generation_config.json or
+// tokenizer_config.json. Its numbers may be non-finite.
 absl::StatusOr<nlohmann::json> ReadConfigFile(const std::string& path);
 
 // A value as an error message shows it: "[1,2]" or, if that is long, "an array of 5000 values".

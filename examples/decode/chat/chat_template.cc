@@ -200,7 +200,7 @@ absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
   json config = json::object();
   const std::string path = folder + "/tokenizer_config.json";
   if (std::filesystem::exists(path)) {
-    REPRISE_ASSIGN_OR_RETURN(config, ReadJsonFile(path));
+    REPRISE_ASSIGN_OR_RETURN(config, ReadConfigFile(path));
     if (!config.is_object()) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": expected an object, got ", DescribeJson(config)));

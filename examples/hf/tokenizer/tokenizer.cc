@@ -87,7 +87,7 @@ absl::StatusOr<Tokenizer> Tokenizer::LoadFolder(const std::string& folder) {
   const std::string config_path = folder + "/tokenizer_config.json";
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(config_path, ignored))) {
-    REPRISE_ASSIGN_OR_RETURN(const json config, ReadJsonFile(config_path));
+    REPRISE_ASSIGN_OR_RETURN(const json config, ReadConfigFile(config_path));
     REPRISE_RETURN_IF_ERROR(ApplyTokenizerConfig(config, config_path, spec));
   }
   return CreateNaming(path, spec);

@@ -123,6 +123,12 @@ TEST_F(TokenizerConfigTest, RejectsFieldsOfAnotherKind) {
   EXPECT_THAT(Problem(), HasSubstr("tokenizer_config.json"));
 }
 
+TEST_F(TokenizerConfigTest, ReadsPythonsNonFiniteNumbers) {
+  WriteTokenizer("qwen2", /*has_template=*/false);
+  WriteConfig(R"({"tokenizer_class":"Qwen2Tokenizer","model_max_length":Infinity})");
+  EXPECT_EQ(Encoded(), Tokens({282, 269, 307, 88, 280, 70}));
+}
+
 TEST_F(TokenizerConfigTest, RejectsAFolderWithoutTokenizerJson) {
   WriteConfig("{}");
   EXPECT_THAT(Problem(), HasSubstr(folder_ + "/tokenizer.json"));
