@@ -25,6 +25,10 @@ constexpr std::pair<std::string_view, double> kNonFinite[] = {
     {"Infinity", std::numeric_limits<double>::infinity()},
     {"NaN", std::numeric_limits<double>::quiet_NaN()}};
 
+bool IsNonFinite(const json& value) {
+  return value.is_number_float() && !std::isfinite(value.get<double>());
+}
+
 // A text whose non-finite numbers have become strings of the same length, so that positions stay.
 struct Replaced {
   std::string text;
@@ -64,31 +68,42 @@ std::string PlaceOf(std::string_view text, size_t end) {
                       before.size() - begin + 1);
 }
 
+// What may stand where the library expects `token`, the last part of its message. The library names
+// the end of an array or an object only, although a comma may stand there, too.
+std::string ExpectedNoun(std::string_view token) {
+  if (token.empty() || token == "'[', '{', or a literal") return "a value";
+  if (token == "string literal") return "a name";
+  if (token == "']'" || token == "'}'") return absl::StrCat("',' or ", std::string(token));
+  return std::string(token);
+}
+
 // The expected and the actual token in the library's message. The message also quotes the text, of
 // any length and with control characters: that part is left out. Empty if the message has another
-// form.
-std::string ReasonOf(std::string_view message) {
-  const auto after = [&](std::string_view mark) -> std::string_view {
-    const size_t found = message.rfind(mark);
-    return found == std::string_view::npos ? "" : message.substr(found + mark.size());
-  };
+// form. `is_number`: the actual token was a non-finite number.
+std::string ReasonOf(std::string_view message, bool is_number) {
   constexpr std::string_view kExpected = "; expected ";
   constexpr std::string_view kLastRead = "; last read: ";
+  constexpr std::string_view kUnexpected = "unexpected ";
   const size_t begin = message.find(" - ");
   if (begin == std::string_view::npos) return "";
   std::string_view got = message.substr(begin + 3);
-  if (const size_t end = got.find(kLastRead); end != std::string_view::npos) {
-    got = got.substr(0, end);
-    if (got == "invalid literal") return ": expected a value, got an unknown word";
-    return absl::StrCat(": ", std::string(got));
+  const size_t expected_begin = got.rfind(kExpected);
+  std::string_view expected;
+  if (expected_begin != std::string_view::npos) {
+    expected = got.substr(expected_begin + kExpected.size());
   }
-  const std::string_view expected = after(kExpected);
-  if (expected.empty()) return absl::StrCat(": ", std::string(got));
-  got = got.substr(0, got.find(kExpected));
-  if (got.starts_with("unexpected ")) got.remove_prefix(std::string_view("unexpected ").size());
-  const bool is_value = expected == "'[', '{', or a literal";
-  return absl::StrCat(": expected ", is_value ? "a value" : std::string(expected), ", got ",
-                      std::string(got));
+  if (const size_t end = got.find(kLastRead); end != std::string_view::npos) {
+    // The quoted part of an unknown word is short. Of other errors, it could contain kExpected.
+    if (!got.starts_with("invalid literal;"))
+      return absl::StrCat(": ", std::string(got.substr(0, end)));
+    got = "an unknown word";
+  } else {
+    got = got.substr(0, expected_begin);
+    if (!got.starts_with(kUnexpected)) return absl::StrCat(": ", std::string(got));
+    got.remove_prefix(kUnexpected.size());
+    if (is_number && got == "string literal") got = "number literal";
+  }
+  return absl::StrCat(": expected ", ExpectedNoun(expected), ", got ", std::string(got));
 }
 
 // Builds the value from the parser's events. Each event returns whether to continue; the parser
@@ -122,7 +137,7 @@ class Builder {
 
   bool key(std::string& name) {
     if (non_finite_.contains(num_strings_++)) {
-      return Fail("not valid JSON: expected a name, got a number");
+      return Fail("not valid JSON: expected a name, got number literal");
     }
     auto [member, is_new] = open_.back()->get_ref<json::object_t&>().try_emplace(name);
     if (!is_new) return Fail(absl::StrCat("the name ", DescribeJson(name), " occurs twice"));
@@ -133,7 +148,8 @@ class Builder {
   bool parse_error(size_t position, const std::string&, const json::exception& error) {
     const std::string place = PlaceOf(text_, position);
     if (error.id == 406) return Fail(absl::StrCat("a number is out of range at ", place));
-    return Fail(absl::StrCat("not valid JSON at ", place, ReasonOf(error.what())));
+    const bool is_number = non_finite_.contains(num_strings_);
+    return Fail(absl::StrCat("not valid JSON at ", place, ReasonOf(error.what(), is_number)));
   }
 
  private:
@@ -216,7 +232,7 @@ absl::StatusOr<json> ReadConfigFile(const std::string& path) {
 
 std::string DescribeJson(const json& value) {
   constexpr size_t kMaxLength = 60;
-  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+  if (IsNonFinite(value)) {
     const double number = value.get<double>();
     return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
   }
@@ -225,7 +241,8 @@ std::string DescribeJson(const json& value) {
   if (const auto* string = value.get_ptr<const json::string_t*>()) length = string->size();
   if (value.is_array() && value.size() <= kMaxLength) {
     for (const json& element : value) {
-      if (element.is_structured()) length = kMaxLength + 1;
+      // The library writes a non-finite number as null.
+      if (element.is_structured() || IsNonFinite(element)) length = kMaxLength + 1;
       if (const auto* string = element.get_ptr<const json::string_t*>()) length += string->size();
     }
   }

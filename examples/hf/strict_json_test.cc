@@ -45,11 +45,17 @@ TEST(StrictJsonTest, ErrorsNameTheLineTheColumnAndWhatWasExpected) {
   EXPECT_EQ(ErrorOf("{\n  \"a\": 1,\n  \"b\" 2\n}"),
             "not valid JSON at line 3, column 7: expected ':', got number literal");
   EXPECT_EQ(ErrorOf("{\n  \"a\": 1,\n}"),
-            "not valid JSON at line 3, column 1: expected string literal, got '}'");
+            "not valid JSON at line 3, column 1: expected a name, got '}'");
   EXPECT_EQ(ErrorOf("{\n"),
-            "not valid JSON at line 2, column 1: expected string literal, got end of input");
+            "not valid JSON at line 2, column 1: expected a name, got end of input");
   EXPECT_EQ(ErrorOf("[1 2]"),
-            "not valid JSON at line 1, column 4: expected ']', got number literal");
+            "not valid JSON at line 1, column 4: expected ',' or ']', got number literal");
+  EXPECT_EQ(ErrorOf("{foo: 1}"),
+            "not valid JSON at line 1, column 3: expected a name, got an unknown word");
+  EXPECT_EQ(ErrorOf("{\"a\": 1 foo}"),
+            "not valid JSON at line 1, column 10: expected ',' or '}', got an unknown word");
+  EXPECT_EQ(ErrorOf("{} foo"),
+            "not valid JSON at line 1, column 5: expected end of input, got an unknown word");
   EXPECT_EQ(ErrorOf("[\n\nnul\x1b[2J]"),
             "not valid JSON at line 3, column 4: expected a value, got an unknown word");
   EXPECT_EQ(ErrorOf("\"abc"),
@@ -89,6 +95,9 @@ TEST(StrictJsonTest, ReadsPythonsNonFiniteNumbersOnRequest) {
   EXPECT_EQ((*value)["c"], -1);
   EXPECT_EQ(DescribeJson(list[0]) + DescribeJson(list[2]) + DescribeJson(list[3]),
             "Infinity-InfinityNaN");
+  EXPECT_EQ(ErrorOf("[1 NaN]", python),
+            "not valid JSON at line 1, column 6: expected ',' or ']', got number literal");
+  EXPECT_EQ(DescribeJson(*ParseJson("[1, NaN]", python)), "an array of 2 values");
   for (const char* text : {"{NaN: 1}", "[NaNs]", "[1NaN]", "[--Infinity]", "[+Infinity]", "[nan]",
                            "[Infinit]", "[-NaN]", "[NaN NaN]", "[Infinity", "{\"a\" Infinity}"}) {
     EXPECT_THAT(ErrorOf(text, python), HasSubstr("not valid JSON")) << text;
@@ -121,7 +130,7 @@ TEST(StrictJsonTest, AFileIsNamedInItsErrors) {
   EXPECT_EQ(value->dump(), "{\"a\":[1,2]}");
   std::ofstream(path) << "{\"a\": [1, 2]";
   EXPECT_EQ(ReadJsonFile(path).status().message(),
-            path + ": not valid JSON at line 1, column 13: expected '}', got end of input");
+            path + ": not valid JSON at line 1, column 13: expected ',' or '}', got end of input");
   EXPECT_EQ(ReadJsonFile(path + ".missing").status().code(), absl::StatusCode::kNotFound);
 }
 

@@ -236,9 +236,8 @@ TEST(TokenizerTest, LoadNamesThePathInItsErrors) {
   EXPECT_EQ(Tokenizer::Load(path).status().message(),
             path + ": merges: number 0: its result is not in the vocabulary");
   std::ofstream(path) << "{";
-  EXPECT_EQ(
-      Tokenizer::Load(path).status().message(),
-      path + ": not valid JSON at line 1, column 2: expected string literal, got end of input");
+  EXPECT_EQ(Tokenizer::Load(path).status().message(),
+            path + ": not valid JSON at line 1, column 2: expected a name, got end of input");
   EXPECT_EQ(Tokenizer::Load(path + ".missing").status().code(), absl::StatusCode::kNotFound);
 }
 

@@ -319,7 +319,7 @@ TEST_F(LoadDecoderConfigTest, NamesTheFileInItsErrors) {
   Write("config.json", "{");
   EXPECT_EQ(LoadDecoderConfig(folder_).status().message(),
             folder_ +
-                "/config.json: not valid JSON at line 1, column 2: expected string literal, "
+                "/config.json: not valid JSON at line 1, column 2: expected a name, "
                 "got end of input");
   Write("config.json", "{}");
   EXPECT_THAT(LoadDecoderConfig(folder_).status().message(),
