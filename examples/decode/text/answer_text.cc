@@ -24,12 +24,13 @@ void AnswerText::MarkSpecial(int32_t token) {
   const std::string_view content = *tokenizer_->TokenContent(token);
   for (const StopScan& scan : scans_) {
     if (content.empty() || scan.stop().find(content) == std::string::npos) continue;
-    marks_.push_back({.offset = decoder_.Pending().size(), .content = content});
+    marks_.push_back({.offset = ahead_ ? ahead_->text.size() : 0, .content = content});
     return;
   }
 }
 
-std::optional<AnswerText::Match> AnswerText::Scan(std::string_view text, size_t begin,
+std::optional<AnswerText::Match> AnswerText::Scan(std::string_view text, size_t first,
+                                                  size_t first_mark, size_t begin,
                                                   std::vector<StopScan>& scans) const {
   std::optional<Match> match;
   // All scans take the same byte; the longest stop that it completes counts.
@@ -38,16 +39,16 @@ std::optional<AnswerText::Match> AnswerText::Scan(std::string_view text, size_t 
       const bool is_named =
           kind == StopByte::kVisible || scan.stop().find(content) != std::string::npos;
       if (!is_named || !scan.Push(byte, kind)) continue;
-      const size_t first = end - scan.num_held();
-      if (!match.has_value() || first < match->begin ||
-          (first == match->begin && scan.stop().size() > match->stop->size())) {
-        match = {.begin = first, .stop = &scan.stop()};
+      const size_t stop_begin = end - scan.num_held();
+      if (!match.has_value() || stop_begin < match->begin ||
+          (stop_begin == match->begin && scan.stop().size() > match->stop->size())) {
+        match = {.begin = stop_begin, .stop = &scan.stop()};
       }
     }
     return match.has_value();
   };
-  auto mark = marks_.begin();
-  for (size_t i = 0; i <= text.size(); ++i) {
+  auto mark = marks_.begin() + static_cast<int64_t>(first_mark);
+  for (size_t i = first; i <= text.size(); ++i) {
     for (; mark != marks_.end() && (mark->offset <= i || i == text.size()); ++mark) {
       for (const char byte : mark->content) {
         if (push(byte, StopByte::kHidden, mark->content, begin + i)) return match;
@@ -56,6 +57,20 @@ std::optional<AnswerText::Match> AnswerText::Scan(std::string_view text, size_t 
     if (i < text.size() && push(text[i], StopByte::kVisible, {}, begin + i + 1)) return match;
   }
   return std::nullopt;
+}
+
+std::optional<AnswerText::Match> AnswerText::ScanPending(const std::string& pending) {
+  if (pending.empty() && marks_.empty()) {
+    ahead_.reset();
+    return std::nullopt;
+  }
+  // A byte that is not UTF-8 changes all of the pending text.
+  if (!ahead_ || !pending.starts_with(ahead_->text)) ahead_ = Ahead{.scans = scans_};
+  const auto match =
+      Scan(pending, ahead_->text.size(), ahead_->num_marks, held_.size(), ahead_->scans);
+  ahead_->text = pending;
+  ahead_->num_marks = marks_.size();
+  return match;
 }
 
 std::string AnswerText::Stop(const std::string& text, const Match& match) {
@@ -78,14 +93,12 @@ std::string AnswerText::Push(int32_t token) {
   held_ += settled;
   if (scans_.empty()) return std::exchange(held_, {});
   if (!settled.empty()) {
-    if (const auto match = Scan(settled, begin, scans_)) return Stop(held_, *match);
+    if (const auto match = Scan(settled, 0, 0, begin, scans_)) return Stop(held_, *match);
     marks_.clear();
+    ahead_.reset();
   }
   const std::string pending = decoder_.Pending();
-  if (!pending.empty() || !marks_.empty()) {
-    std::vector<StopScan> scans = scans_;
-    if (const auto match = Scan(pending, held_.size(), scans)) return Stop(held_ + pending, *match);
-  }
+  if (const auto match = ScanPending(pending)) return Stop(held_ + pending, *match);
   size_t num_kept = 0;
   size_t num_held = 0;
   for (const StopScan& scan : scans_) {

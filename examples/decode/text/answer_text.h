@@ -68,12 +68,22 @@ class AnswerText {
     std::string_view content;
   };
 
+  // The pending text that has been scanned, so that each byte of it is scanned once.
+  struct Ahead {
+    std::vector<StopScan> scans;  // scans_ after `text` and the first marks
+    std::string text = {};
+    size_t num_marks = 0;
+  };
+
   bool IsStopToken(int32_t token) const;
   // Notes a special token that is part of a stop text.
   void MarkSpecial(int32_t token);
-  // Passes `text`, which begins at byte `begin`, and the marks within to `scans`.
-  std::optional<Match> Scan(std::string_view text, size_t begin,
+  // Passes `text` from byte `first` on, and the marks from index `first_mark` on, to `scans`. The text
+  // begins at byte `begin` of the text that has not been dropped.
+  std::optional<Match> Scan(std::string_view text, size_t first, size_t first_mark, size_t begin,
                             std::vector<StopScan>& scans) const;
+  // Passes the new part of the decoder's pending text to the scans of ahead_.
+  std::optional<Match> ScanPending(const std::string& pending);
   std::string Stop(const std::string& text, const Match& match);
 
   const Tokenizer* tokenizer_;
@@ -82,6 +92,7 @@ class AnswerText {
   bool is_included_;
   std::vector<StopScan> scans_;  // one per stop text, of the text that the decoder has returned
   std::vector<Mark> marks_;      // not passed to scans_ yet
+  std::optional<Ahead> ahead_;   // nullopt: no text is pending, and marks_ is empty
   std::string held_;             // the end of that text, from the first byte that may be in a stop
   size_t num_returned_ = 0;      // bytes of held_ that were returned: if stops are included
   bool has_stopped_ = false;

@@ -143,6 +143,18 @@ TEST(AnswerTextTest, SpecialTokensOfAStopKeepTheirPlaceAmongBytes) {
   EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"\n\n</s>"}}}, tokens), -1);
 }
 
+TEST(AnswerTextTest, PendingTextIsScannedOnce) {
+  AnswerText text(Llama2(), {.prompt = *Llama2().Encode("The lazy dog")},
+                  {.texts = {"\n</s></s>x", "\n\n\n\n\nx"}});
+  const std::vector<int32_t> tokens = Ids(Llama2(), {"<0x0A>", "</s>", "<0x78>"});
+  for (int i = 0; i < 20'000; ++i) EXPECT_EQ(text.Push(tokens[0]), "");
+  for (int i = 0; i < 20'000; ++i) EXPECT_EQ(text.Push(tokens[1]), "");
+  EXPECT_FALSE(text.has_stopped());
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(text.Push(tokens[0]), "");
+  EXPECT_EQ(text.Push(tokens[2]), std::string(20'000, '\n'));
+  EXPECT_TRUE(text.has_stopped());
+}
+
 TEST(AnswerTextTest, TextOfAStopTokenIsPartOfTheStop) {
   const std::vector<int32_t> tokens = Ids(Llama3(), {"Ġthe", "Ġagain"});
   const Request request = {.prompt = *Llama3().Encode("The lazy dog"), .stop_tokens = {tokens[1]}};

@@ -35,7 +35,7 @@ bool StopScan::Push(char byte, StopByte kind) {
   if (kind == StopByte::kHidden) hidden_.push_back(num_bytes_);
   ++num_bytes_;
   const int64_t first = num_bytes_ - static_cast<int64_t>(num_matched_);
-  std::erase_if(hidden_, [&](int64_t index) { return index < first; });
+  while (!hidden_.empty() && hidden_.front() < first) hidden_.pop_front();
   return num_matched_ == table_->stop.size();
 }
 

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,9 +50,9 @@ class StopScan {
   };
 
   std::shared_ptr<const Table> table_;
-  size_t num_matched_ = 0;       // bytes at the end of the text that are a beginning of the stop
-  int64_t num_bytes_ = 0;        // of the text so far, hidden ones included
-  std::vector<int64_t> hidden_;  // indices of hidden bytes among the last num_matched_ ones
+  size_t num_matched_ = 0;      // bytes at the end of the text that are a beginning of the stop
+  int64_t num_bytes_ = 0;       // of the text so far, hidden ones included
+  std::deque<int64_t> hidden_;  // indices of hidden bytes among the last num_matched_ ones
 };
 
 }  // namespace reprise

@@ -81,6 +81,9 @@ TEST(StopScanTest, LongStopsTakeLinearTime) {
   for (int i = 0; i < 4'000'000; ++i) ASSERT_FALSE(scan.Push('a'));
   EXPECT_EQ(scan.num_held(), 1'000'000u);
   EXPECT_TRUE(scan.Push('b'));
+  StopScan hidden(std::string(100'000, 'a') + "b");
+  for (int i = 0; i < 200'000; ++i) ASSERT_FALSE(hidden.Push('a', StopByte::kHidden));
+  EXPECT_TRUE(hidden.has_hidden());
 }
 
 }  // namespace
