@@ -3,9 +3,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <memory>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -367,10 +369,13 @@ bool IsUnusedDecoderTensor(std::string_view name, const DecoderExtent& extent) {
   for (const std::string_view prefix : {"mtp.", "model.mtp.", "model.mtp_layers."}) {
     if (name.starts_with(prefix)) return true;
   }
-  for (int i = 0; i < extent.num_prediction_layers; ++i) {
-    if (name.starts_with(DecoderLayerPrefix(extent.num_layers + i))) return true;
-  }
-  return false;
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  const char* const end = name.data() + name.size();
+  int layer = 0;
+  const auto [rest, error] = std::from_chars(name.data() + kLayers.size(), end, layer);
+  return error == std::errc() && rest != end && *rest == '.' && layer >= extent.num_layers &&
+         layer < extent.num_layers + extent.num_prediction_layers;
 }
 
 absl::Status CheckWeights(absl::Span<const NamedWeight> expected,

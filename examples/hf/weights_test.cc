@@ -175,7 +175,9 @@ TEST(DecoderTensorsTest, PredictionLayersAreUnused) {
     EXPECT_TRUE(IsUnusedDecoderTensor(name, extent)) << name;
   }
   for (const char* name : {"model.layers.60.eh_proj.weight", "model.layers.62.norm.weight",
-                           "model.layers.610.norm.weight", "lm_head.weight", "mtp"}) {
+                           "model.layers.610.norm.weight", "lm_head.weight", "mtp",
+                           "model.layers.61", "model.layers..norm.weight", "model.layers.-1.norm",
+                           "model.layers.99999999999.norm", "model.layers."}) {
     EXPECT_FALSE(IsUnusedDecoderTensor(name, extent)) << name;
   }
   EXPECT_FALSE(IsUnusedDecoderTensor("model.layers.61.eh_proj.weight", {.num_layers = 61}));
