@@ -57,10 +57,12 @@ bool ParseNumber(const std::string& text, int* value) { return absl::SimpleAtoi(
 bool ParseNumber(const std::string& text, uint64_t* value) { return absl::SimpleAtoi(text, value); }
 bool ParseNumber(const std::string& text, double* value) { return absl::SimpleAtod(text, value); }
 
-// The values of a flag of this type, for a message.
+// The values of a flag of this type, for a message. The range of a flag of type int is its own
+// (options.cc), so the range of the type would mislead.
 template <typename Number>
 std::string ExpectedNumber() {
   if constexpr (std::is_floating_point_v<Number>) return "a number";
+  if constexpr (std::is_same_v<Number, int>) return "a 32-bit integer";
   return absl::StrCat("an integer in [", std::numeric_limits<Number>::min(), ", ",
                       std::numeric_limits<Number>::max(), "]");
 }

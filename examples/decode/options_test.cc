@@ -508,6 +508,8 @@ TEST(DecodeFlagsTest, WhatIsNoFlagOrNoValueIsNamed) {
   }
   EXPECT_EQ(ProblemOfFlags({"decode", "--seed=-1"}),
             "--seed: expected an integer in [0, 18446744073709551615], got \"-1\"");
+  EXPECT_EQ(ProblemOfFlags({"decode", "--max_new_tokens=99999999999"}),
+            "--max_new_tokens: expected a 32-bit integer, got \"99999999999\"");
   EXPECT_EQ(ProblemOfFlags({"decode", "--temperature=warm"}),
             "--temperature: expected a number, got \"warm\"");
   EXPECT_EQ(ProblemOfFlags({"decode", "--num_blocks=3", "--num_blocks=99999999999"}),
