@@ -17,7 +17,9 @@ namespace {
 std::string MethodOfMembers(const JsonFields& given) {
   // The bits of an integer format, whose files have some of the members below, too.
   if (given.Find("bits") != nullptr) return "";
-  if (given.Find("quant_algo") != nullptr) return "modelopt";
+  for (const char* const name : {"quant_algo", "kv_cache_quant_algo"}) {
+    if (given.Find(name) != nullptr) return "modelopt";
+  }
   if (given.Find("format") != nullptr) return "compressed-tensors";
   for (const char* const name : {"fmt", "weight_block_size", "activation_scheme"}) {
     if (given.Find(name) != nullptr) return "fp8";
@@ -25,12 +27,23 @@ std::string MethodOfMembers(const JsonFields& given) {
   return "";
 }
 
-// OK if the member is one of the two values.
-absl::Status CheckIsEither(const JsonFields& given, const char* name, const char* one,
-                           const char* other) {
-  REPRISE_ASSIGN_OR_RETURN(const std::string value, given.String(name));
-  if (value == one || value == other) return absl::OkStatus();
-  return given.Unexpected(name, absl::StrCat("\"", one, "\" or \"", other, "\""));
+absl::Status CheckCompressedTensors(const JsonFields& given) {
+  REPRISE_ASSIGN_OR_RETURN(const std::string format, given.String("format"));
+  if (format == "float-quantized" || format == "naive-quantized" || format == "dense") {
+    return absl::OkStatus();
+  }
+  return given.Unexpected("format", "\"float-quantized\", \"naive-quantized\" or \"dense\"");
+}
+
+absl::Status CheckModelopt(const JsonFields& given) {
+  if (given.Find("quant_algo") == nullptr && given.Find("kv_cache_quant_algo") != nullptr) {
+    REPRISE_ASSIGN_OR_RETURN(const std::string cache, given.String("kv_cache_quant_algo"));
+    if (cache == "FP8") return absl::OkStatus();
+    return given.Unexpected("kv_cache_quant_algo", "\"FP8\"");
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::string weights, given.String("quant_algo"));
+  if (weights == "FP8" || weights == "FP8_PER_CHANNEL_PER_TOKEN") return absl::OkStatus();
+  return given.Unexpected("quant_algo", "\"FP8\" or \"FP8_PER_CHANNEL_PER_TOKEN\"");
 }
 
 absl::Status CheckFp8Members(const JsonFields& given) {
@@ -53,12 +66,8 @@ absl::Status AcceptFp8Weights(const JsonFields& fields) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> named,
                            given->OptionalString("quant_method"));
   const std::string method = named.value_or(MethodOfMembers(*given));
-  if (method == "compressed-tensors") {
-    return CheckIsEither(*given, "format", "float-quantized", "naive-quantized");
-  }
-  if (method == "modelopt") {
-    return CheckIsEither(*given, "quant_algo", "FP8", "FP8_PER_CHANNEL_PER_TOKEN");
-  }
+  if (method == "compressed-tensors") return CheckCompressedTensors(*given);
+  if (method == "modelopt") return CheckModelopt(*given);
   if (method == "fp8" || method == "fbgemm_fp8") return CheckFp8Members(*given);
   return given->Unexpected("quant_method",
                            "\"fp8\", \"fbgemm_fp8\", \"modelopt\" or \"compressed-tensors\", as "

@@ -17,12 +17,15 @@ namespace reprise {
 // tensors, rows or blocks of 128 x 128. By quant_method these are
 //
 //   fp8, fbgemm_fp8       "fmt", if present, is "e4m3", and "weight_block_size" is [128, 128]
-//   compressed-tensors    "format" is "float-quantized" or "naive-quantized"
-//   modelopt              "quant_algo" is "FP8" or "FP8_PER_CHANNEL_PER_TOKEN"
+//   compressed-tensors    "format" is "float-quantized", "naive-quantized" or "dense"
+//   modelopt              "quant_algo" is "FP8" or "FP8_PER_CHANNEL_PER_TOKEN"; or it is absent,
+//                         and "kv_cache_quant_algo" is "FP8"
 //
-// If quant_method is absent, the members that only one method has choose it: "quant_algo" modelopt,
-// "format" compressed-tensors, and "fmt", "weight_block_size" or "activation_scheme" fp8. How
-// activations would be quantised does not matter: they are not.
+// "dense" and a lone "kv_cache_quant_algo" mean that only the KV cache has scales.
+//
+// If quant_method is absent, the members that only one method has choose it: "quant_algo" or
+// "kv_cache_quant_algo" modelopt, "format" compressed-tensors, and "fmt", "weight_block_size" or
+// "activation_scheme" fp8. How activations would be quantised does not matter: they are not.
 // Errors: InvalidArgument, naming the member, for all others.
 absl::Status AcceptFp8Weights(const JsonFields& fields);
 

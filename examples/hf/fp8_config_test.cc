@@ -59,6 +59,19 @@ TEST(Fp8ConfigTest, TakesTheMethodFromOtherMembersIfItIsAbsent) {
   EXPECT_THAT(ErrorOf(json::object()), HasSubstr("quant_method: expected \"fp8\""));
 }
 
+TEST(Fp8ConfigTest, AcceptsScalesOfTheCacheAlone) {
+  EXPECT_EQ(ErrorOf({{"quant_method", "modelopt"}, {"kv_cache_quant_algo", "FP8"}}), "");
+  EXPECT_EQ(ErrorOf({{"quant_algo", nullptr}, {"kv_cache_quant_algo", "FP8"}}), "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "compressed-tensors"},
+                     {"format", "dense"},
+                     {"kv_cache_scheme", {{"num_bits", 8}}}}),
+            "");
+  EXPECT_THAT(ErrorOf({{"kv_cache_quant_algo", "NVFP4"}}),
+              HasSubstr("kv_cache_quant_algo: expected \"FP8\", got \"NVFP4\""));
+  EXPECT_THAT(ErrorOf({{"quant_algo", "NVFP4"}, {"kv_cache_quant_algo", "FP8"}}),
+              HasSubstr("quant_algo: expected \"FP8\""));
+}
+
 TEST(Fp8ConfigTest, FindsBlocks) {
   const auto columns = [](const json& quantization) {
     const json config = {{"quantization_config", quantization}};
