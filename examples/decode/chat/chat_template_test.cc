@@ -231,6 +231,8 @@ TEST_F(ChatTemplateFolderTest, ATemplateOfAnotherFormatIsRefused) {
                 " has a chat_template of an unknown format: expected one of none, llama3, chatml, "
                 "mistral, llama2, gemma; --template names one in its place");
   EXPECT_TRUE(ChatTemplateOf(folder_, ChatFormat::kNone).ok());
+  Write("tokenizer_config.json", R"({"bos_token": "<s>", "model_max_length": Infinity})");
+  EXPECT_EQ(ChatTemplateOf(folder_, ChatFormat::kNone)->bos, "<s>");
   Write("tokenizer_config.json", "[1]");
   EXPECT_FALSE(ChatTemplateOf(folder_, ChatFormat::kNone).ok());
 }

@@ -78,8 +78,8 @@ class AnswerText {
   bool IsStopToken(int32_t token) const;
   // Notes a special token that is part of a stop text.
   void MarkSpecial(int32_t token);
-  // Passes `text` from byte `first` on, and the marks from index `first_mark` on, to `scans`. The text
-  // begins at byte `begin` of the text that has not been dropped.
+  // Passes `text` from byte `first` on, and the marks from index `first_mark` on, to `scans`.
+  // `begin`: where `text` begins, in bytes of the text that has not been dropped.
   std::optional<Match> Scan(std::string_view text, size_t first, size_t first_mark, size_t begin,
                             std::vector<StopScan>& scans) const;
   // Passes the new part of the decoder's pending text to the scans of ahead_.
