@@ -9,8 +9,8 @@
 // are combined in a cluster (see below). A combine entry (TileCombine) lists the partials of each
 // query. Either the last CTA to finish combines them, or all contributing CTAs do so together.
 //
-// In identifiers, `dealt` means round-robin, `step` means KV tile, `cut` means split, `range` means Q
-// tile, and `merge` means combine.
+// In identifiers, `dealt` means round-robin, `step` means KV tile, `cut` means split, `range` means
+// Q tile, and `merge` means combine.
 //
 // Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
 //

@@ -1,6 +1,7 @@
 // The flags of decode that set options of the engine, in one table.
 //
-//   for (const EngineFlag& flag : EngineFlags()) REPRISE_RETURN_IF_ERROR(flag.set(flag.name, "8", arguments));
+//   for (const EngineFlag& flag : EngineFlags()) REPRISE_RETURN_IF_ERROR(flag.set(flag.name, "8",
+//   arguments));
 //
 // A new flag is one row: its name, its setter and its help.
 //
@@ -22,8 +23,9 @@ namespace reprise {
 struct EngineFlag {
   enum class Kind : int8_t { kNumber, kText, kPath, kSwitch };
 
-  // Sets the option to a value. Errors: InvalidArgument naming the flag, what was expected and what was
-  // got. Values that contradict an earlier row are refused, so rows are set in the order of the table.
+  // Sets the option to a value. Errors: InvalidArgument naming the flag, what was expected and what
+  // was got. Values that contradict an earlier row are refused, so rows are set in the order of the
+  // table.
   using Set = absl::Status (*)(const char* name, const std::string& value,
                                DecodeArguments& arguments);
 
@@ -42,7 +44,8 @@ const EngineFlag& MaxSeqLenFlag();
 const EngineFlag& MaxNumSeqsFlag();
 const EngineFlag& MaxWaitingFlag();
 
-// The numbers of a list such as "1,8,32", each in [1, most]. Errors: InvalidArgument naming the flag.
+// The numbers of a list such as "1,8,32", each in [1, most]. Errors: InvalidArgument naming the
+// flag.
 absl::StatusOr<std::vector<int>> CountsOf(const char* flag, const std::string& text, int most);
 
 }  // namespace reprise

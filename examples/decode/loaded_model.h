@@ -1,5 +1,5 @@
-// The model of a command, loaded on all ranks: its folder, its weights on the device, a draft model if
-// there is one, and the options of its engine.
+// The model of a command, loaded on all ranks: its folder, its weights on the device, a draft model
+// if there is one, and the options of its engine.
 //
 //   ProgressLine progress(std::cerr, mode);
 //   const auto options_of = [&](const ModelFolder& folder) -> absl::StatusOr<ModelEngineOptions> {
@@ -47,15 +47,15 @@ struct DecodeModels {
   // Options of an engine over the model of a folder, but for the ranks and the draft model.
   using OptionsOf = std::function<absl::StatusOr<ModelEngineOptions>(const ModelFolder& folder)>;
 
-  // Loads what --model and --draft name, for sequences up to the engine's max_seq_len. All ranks call
-  // it, and all fail if one does. On the CPU, sets LibTorch's number of threads by the model's size,
-  // unless OMP_NUM_THREADS is set. Errors: those of ModelFolder::Open(), DefaultModelFolder(),
-  // `options_of`, ChooseDevice() and LoadModel(); of --draft, naming it.
+  // Loads what --model and --draft name, for sequences up to the engine's max_seq_len. All ranks
+  // call it, and all fail if one does. On the CPU, sets LibTorch's number of threads by the model's
+  // size, unless OMP_NUM_THREADS is set. Errors: those of ModelFolder::Open(),
+  // DefaultModelFolder(), `options_of`, ChooseDevice() and LoadModel(); of --draft, naming it.
   static absl::StatusOr<DecodeModels> Load(const DecodeOptions& options, RankOfRun rank,
                                            ProgressLine& progress, const OptionsOf& options_of);
 
-  // CreateEngine(), on rank 0. Errors: its own; that the cache does not fit into memory names the flags
-  // which change that.
+  // CreateEngine(), on rank 0. Errors: its own; that the cache does not fit into memory names the
+  // flags which change that.
   absl::StatusOr<std::unique_ptr<Engine>> MakeEngine() const { return MakeEngine(engine_options); }
   absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const ModelEngineOptions& options) const;
   // FollowEngine(), on other ranks.

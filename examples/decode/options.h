@@ -55,8 +55,8 @@ struct DecodeOptions {
   int num_log_probs = -1;                 // as in Request
   std::optional<DType> dtype = {};        // nullopt: the checkpoint's
   DeviceChoice device = DeviceChoice::kAuto;
-  // Processes that the model is divided over, which the program starts. nullopt: as many as a launcher
-  // has started (distributed/launch.h), or one.
+  // Processes that the model is divided over, which the program starts. nullopt: as many as a
+  // launcher has started (distributed/launch.h), or one.
   std::optional<int> num_ranks = {};
   absl::Duration rank_timeout = absl::Seconds(60);  // as in ConnectOptions
   // Options of the runner and the engine, as the flags set them. The sizes of a run follow from its

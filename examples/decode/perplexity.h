@@ -23,8 +23,8 @@
 namespace reprise {
 
 // Requests that score the text of a file and generate nothing: its tokens, with the template of the
-// tokenizer, in windows of at most `max_position` tokens. A window begins with the last token of the
-// one before it, so that each token but the first is scored once.
+// tokenizer, in windows of at most `max_position` tokens. A window begins with the last token of
+// the one before it, so that each token but the first is scored once.
 // Errors: NotFound if the file cannot be read; InvalidArgument, naming it: no UTF-8, fewer than two
 // tokens, a folder without a tokenizer, or a model with an encoder. REQUIRES: max_position >= 2.
 absl::StatusOr<std::vector<Request>> MakeScoringRequests(const std::string& path,

@@ -21,20 +21,22 @@
 
 namespace reprise {
 
-// One request per prompt. Texts are encoded with the template of the tokenizer (BOS, for most) unless
-// options.adds_special_tokens is false. The config's end tokens end a sequence unless --ignore_eos;
+// One request per prompt. Texts are encoded with the template of the tokenizer (BOS, for most)
+// unless options.adds_special_tokens is false. The config's end tokens end a sequence unless
+// --ignore_eos;
 // --stop_tokens and --stop always do. For models with an encoder the prompt is its input, and the
 // decoder begins with the config's first token.
-// The folder must outlive the requests. Errors: InvalidArgument, naming the prompt by number: a text
-// that cannot be encoded, or for which the folder has no tokenizer; stop texts without a tokenizer, by
-// `stop_name`; stop tokens beyond the vocabulary. The engine refuses ids beyond the vocabulary.
+// The folder must outlive the requests. Errors: InvalidArgument, naming the prompt by number: a
+// text that cannot be encoded, or for which the folder has no tokenizer; stop texts without a
+// tokenizer, by `stop_name`; stop tokens beyond the vocabulary. The engine refuses ids beyond the
+// vocabulary.
 absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> prompts,
                                                   const DecodeOptions& options,
                                                   const ModelFolder& folder,
                                                   const char* stop_name = "--stop");
 
-// Request::predicted_tokens of a text, encoded without what the tokenizer's template puts before it, or
-// of token ids. Errors: InvalidArgument, as above.
+// Request::predicted_tokens of a text, encoded without what the tokenizer's template puts before
+// it, or of token ids. Errors: InvalidArgument, as above.
 absl::StatusOr<std::vector<int32_t>> PredictedTokens(const Prompt& predicted,
                                                      const ModelFolder& folder);
 
@@ -42,8 +44,10 @@ absl::StatusOr<std::vector<int32_t>> PredictedTokens(const Prompt& predicted,
 inline constexpr int kMaxDecodeRows = 64;
 
 // One row per request, up to kMaxDecodeRows; sequences as long as the requests can become, up to
-// the model's `max_position`; whole prompts, up to 512 tokens in a step. With --draft, drafts for all
-// rows; the caller sets a draft model. With --dump_logits, one step in flight. With --perplexity, one row, and logits of whole chunks. REQUIRES: requests are not empty, max_position >= 1.
+// the model's `max_position`; whole prompts, up to 512 tokens in a step. With --draft, drafts for
+// all rows; the caller sets a draft model. With --dump_logits, one step in flight. With
+// --perplexity, one row, and logits of whole chunks. REQUIRES: requests are not empty, max_position
+// >= 1.
 ModelEngineOptions EngineOptionsFor(const DecodeOptions& options,
                                     absl::Span<const Request> requests, int max_position);
 

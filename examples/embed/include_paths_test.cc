@@ -1,5 +1,5 @@
-// This project's base/ids.h, and Reprise's, which headers of Reprise include. It is not included here, so that
-// they alone have to find it.
+// This project's base/ids.h, and Reprise's, which headers of Reprise include. It is not included
+// here, so that they alone have to find it.
 
 #include "base/ids.h"
 #include "reprise/cache/blocks/block_manager.h"

@@ -1,6 +1,6 @@
 // A scheduler of one's own over ModelRunner: the shortest prompt first, prompts in chunks beside
-// decodes, two sequences at a time. The runner knows no queues, and StepBuilder makes its batches: who
-// joins and who leaves is decided here.
+// decodes, two sequences at a time. The runner knows no queues, and StepBuilder makes its batches:
+// who joins and who leaves is decided here.
 
 #include <algorithm>
 #include <cstdint>

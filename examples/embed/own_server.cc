@@ -1,6 +1,6 @@
 // A net of one's own behind a server loop of one's own. TinyNet stands for the user's network, with
-// its attention cut out; TinyModel lends it to the runner; Serve() is the loop: requests arrive while
-// others are being served, share the keys of a common prompt, and leave when they are done.
+// its attention cut out; TinyModel lends it to the runner; Serve() is the loop: requests arrive
+// while others are being served, share the keys of a common prompt, and leave when they are done.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -60,10 +60,10 @@ class CheckpointReader {
 
   // Concatenates the parts along dimension 0 in one tensor of `dtype` (nullopt: the reader's
   // dtype). Run() sets its values. On the CPU, a single part that has this dtype and its rows in
-  // order stays in the mapped file, which lives as long as the tensor. REQUIRES: parts are not empty, and
-  // alike but for their first dimension. Errors: NotFound, naming the tensor; InvalidArgument if
-  // the tensor is not of 16, 32 or 64 bit floats, or has fewer rows than a part takes. Throws
-  // LibTorch's exceptions.
+  // order stays in the mapped file, which lives as long as the tensor. REQUIRES: parts are not
+  // empty, and alike but for their first dimension. Errors: NotFound, naming the tensor;
+  // InvalidArgument if the tensor is not of 16, 32 or 64 bit floats, or has fewer rows than a part
+  // takes. Throws LibTorch's exceptions.
   absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts,
                                  std::optional<DType> dtype = std::nullopt);
 

@@ -48,11 +48,12 @@ absl::StatusOr<JsonFields> ConfigFields(const nlohmann::json& config, std::strin
 // Like JsonFields::Int(), for ranges within int's.
 absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range);
 
-// "dtype", or "torch_dtype" in older files; nullopt if neither names a type. "auto", the argument of
-// from_pretrained() that some files keep, counts as absent.
+// "dtype", or "torch_dtype" in older files; nullopt if neither names a type. "auto", the argument
+// of from_pretrained() that some files keep, counts as absent.
 absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields);
 
-// "num_nextn_predict_layers": layers after the model's own that predict further tokens; 0 if absent.
+// "num_nextn_predict_layers": layers after the model's own that predict further tokens; 0 if
+// absent.
 absl::StatusOr<int> ReadPredictionLayers(const JsonFields& fields);
 
 // `known` and what "eos_token_id" adds to them; ascending, none twice.
@@ -104,8 +105,8 @@ absl::StatusOr<Config> WithGenerationConfig(Config config,
 }
 
 // parse(<folder>/config.json), and then, if that exists, WithGenerationConfig() of
-// <folder>/generation_config.json. Errors: those of ReadConfigFile() and of the functions, naming the
-// file.
+// <folder>/generation_config.json. Errors: those of ReadConfigFile() and of the functions, naming
+// the file.
 template <typename Config>
 absl::StatusOr<Config> LoadModelConfig(const std::string& folder,
                                        absl::StatusOr<Config> (*parse)(const nlohmann::json&)) {

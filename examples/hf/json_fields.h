@@ -77,8 +77,9 @@ class JsonFields {
   // The member unchanged; nullptr if it is absent or null.
   const nlohmann::json* Find(std::string_view name) const;
 
-  // Errors: InvalidArgument naming the first member that is not among `known`, and the known members.
-  // Of a list beyond 175 characters, the first names and the number of further names. Unimplemented members are not ignored.
+  // Errors: InvalidArgument naming the first member that is not among `known`, and the known
+  // members. Of a list beyond 175 characters, the first names and the number of further names.
+  // Unimplemented members are not ignored.
   absl::Status RefuseOthers(absl::Span<const std::string_view> known) const;
 
   // InvalidArgument: "<where>: <name>: expected <expected>, got <the member>".

@@ -7,9 +7,9 @@
 //   REPRISE_ASSIGN_OR_RETURN(auto prompts, ReadPromptFile(ResolveUserPath("prompts.jsonl")));
 //
 // Binaries are started by Bazel, from bazel-bin, and as a file that was carried to another machine
-// with its data next to it. `bazel run` starts a binary in its runfiles and leaves the user's folder
-// in BUILD_WORKING_DIRECTORY. A process that such a binary starts elsewhere inherits the variable, so
-// it counts only while the current folder is within runfiles.
+// with its data next to it. `bazel run` starts a binary in its runfiles and leaves the user's
+// folder in BUILD_WORKING_DIRECTORY. A process that such a binary starts elsewhere inherits the
+// variable, so it counts only while the current folder is within runfiles.
 //
 // Thread safety: pure but for the environment and the file system.
 

@@ -54,16 +54,16 @@ struct ScaledRows {
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
   // The part is rows [first_row, first_row + num_rows) of a weight of num_stored_rows rows (0:
-  // num_rows). The scales are stored for the whole weight, in any of the forms; blocks may cross the
-  // ends of the part.
+  // num_rows). The scales are stored for the whole weight, in any of the forms; blocks may cross
+  // the ends of the part.
   int64_t first_row = 0;
   int64_t num_stored_rows = 0;
 };
 
 // [num_rows, num_groups] float32 on the CPU: the scales of the rows of all parts, one after the
-// other, as Linear::CreateScaled() takes them. `columns`: of the weights' rows, what is read. REQUIRES:
-// parts are not empty and have one in_features. Errors: those of CheckScales(); Unimplemented if
-// `columns` begins within a block.
+// other, as Linear::CreateScaled() takes them. `columns`: of the weights' rows, what is read.
+// REQUIRES: parts are not empty and have one in_features. Errors: those of CheckScales();
+// Unimplemented if `columns` begins within a block.
 absl::StatusOr<at::Tensor> ReadScales(const TensorViews& tensors,
                                       absl::Span<const ScaledRows> parts,
                                       const std::optional<Share>& columns);

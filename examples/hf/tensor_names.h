@@ -55,8 +55,8 @@ class TensorNaming {
   std::string Published(std::string_view plain) const;
 
   // Returns the name that a plain decoder would have for a tensor of the checkpoint; nullopt if the
-  // tensor belongs to another modality. Not always the inverse of Published(): if the checkpoint has
-  // "model.language_model.x", a stray "model.x" has the same plain name.
+  // tensor belongs to another modality. Not always the inverse of Published(): if the checkpoint
+  // has "model.language_model.x", a stray "model.x" has the same plain name.
   std::optional<std::string> Plain(std::string_view published) const;
 
  private:

@@ -205,8 +205,8 @@ using IsUnusedTensor = absl::FunctionRef<bool(const std::string& name)>;
 
 // Returns InvalidArgument unless `tensors` are exactly those expected, of floating types, except
 // names for which `is_unused` is true and duplicates, which have the bytes of an expected tensor.
-// Weights of products may have 8 bits, with scales. `names`: how `tensors` are named; `expected` and
-// `is_unused` have the names of a plain decoder, messages those of `tensors`. One message of at
+// Weights of products may have 8 bits, with scales. `names`: how `tensors` are named; `expected`
+// and `is_unused` have the names of a plain decoder, messages those of `tensors`. One message of at
 // most 260 characters names the tensors that are missing, unknown, or of a wrong shape or type: the
 // first few of each kind, and the number of further tensors. Errors: also those of
 // TensorNaming::Of().

@@ -19,8 +19,8 @@ int NumGpus();
 // The first GPU if LibTorch can use one; otherwise the CPU.
 c10::Device DefaultDevice();
 
-// Errors: InvalidArgument unless `device` is the CPU or a GPU; FailedPrecondition if LibTorch cannot use this
-// GPU.
+// Errors: InvalidArgument unless `device` is the CPU or a GPU; FailedPrecondition if LibTorch
+// cannot use this GPU.
 absl::Status CheckDevice(c10::Device device);
 
 }  // namespace reprise

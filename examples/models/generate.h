@@ -32,8 +32,8 @@
 namespace reprise {
 
 // Called for every token, in the order in which the engine reports them, right after the step that
-// reported it, while *LogitsOf(engine, event) is valid. Every event has a token, but for requests that
-// generate none (Request::max_new_tokens 0): theirs is one without. An error ends the run.
+// reported it, while *LogitsOf(engine, event) is valid. Every event has a token, but for requests
+// that generate none (Request::max_new_tokens 0): theirs is one without. An error ends the run.
 using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEvent& event)>;
 
 // REQUIRES: the engine has no work. Errors: those of Engine::Add(), naming the request by number if
@@ -41,8 +41,8 @@ using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEve
 // sequence failed.
 absl::Status Generate(Engine& engine, absl::Span<const Request> requests, TokenListener on_token);
 
-// Keeps the logits from which the tokens of several requests were chosen, as float32. A row is copied
-// to the host, and waited for; 4 bytes an entry are kept.
+// Keeps the logits from which the tokens of several requests were chosen, as float32. A row is
+// copied to the host, and waited for; 4 bytes an entry are kept.
 class LogitsRecorder {
  public:
   explicit LogitsRecorder(int num_requests);

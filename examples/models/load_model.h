@@ -5,8 +5,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(LoadedModel loaded,
 //                            LoadModel("Llama-3.2-1B", {.weights = {.device = DefaultDevice()}}));
 //   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(loaded.model.get()));
-//   REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, loaded.folder.tokenizer->Encode("Hello"));
-//   REPRISE_RETURN_IF_ERROR(
+//   REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt,
+//   loaded.folder.tokenizer->Encode("Hello")); REPRISE_RETURN_IF_ERROR(
 //       engine->Add({.prompt = prompt, .stop_tokens = loaded.folder.eos_token_ids()}).status());
 //
 // To read a config before loading its weights, use ModelFolder::Open() and the LoadModel() of
@@ -31,9 +31,9 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
 };
 
-// Loads the folder `path`. By default, the weights are in the memory of the host and have the dtype of
-// the checkpoint. A folder without tokenizer.json loads without a tokenizer. Every error message names
-// the folder, the file or the option.
+// Loads the folder `path`. By default, the weights are in the memory of the host and have the dtype
+// of the checkpoint. A folder without tokenizer.json loads without a tokenizer. Every error message
+// names the folder, the file or the option.
 // Errors: those of ModelFolder::Open() and of LoadModel() in model_folder.h.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& path,
                                       const LoadModelOptions& options = {});

@@ -29,8 +29,8 @@
 namespace reprise {
 namespace {
 
-// Number of tokens of a sequence whose keys are cached: its prompt, and all generated tokens but the
-// newest.
+// Number of tokens of a sequence whose keys are cached: its prompt, and all generated tokens but
+// the newest.
 constexpr int kMaxLength = 96;
 
 // Each prompt with the text that follows it, in the order of `prompts`.

@@ -16,8 +16,8 @@ inline constexpr const char* kDecodeGoldens[] = {"bloom-alibi", "deepseek-mla", 
                                                  "gemma3",      "gemma3-wrapped", "gpt-oss-sinks",
                                                  "gpt2",        "qwen3-moe"};
 
-// Continues the golden prompts of such a model: expects its greedy tokens, and that after the step of the
-// prompts every step was a replay.
+// Continues the golden prompts of such a model: expects its greedy tokens, and that after the step
+// of the prompts every step was a replay.
 void ExpectDecodeIsGolden(const std::string& name, DeviceChoice device);
 
 // "bloom-alibi" in the form of gtest names.

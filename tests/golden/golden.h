@@ -1,6 +1,6 @@
-// A golden folder: the results of Hugging Face's transformers in float32 for a small model. Each of five
-// prompts is continued greedily and with random tokens. Before each token, the golden has the logits of
-// a part of the vocabulary.
+// A golden folder: the results of Hugging Face's transformers in float32 for a small model. Each of
+// five prompts is continued greedily and with random tokens. Before each token, the golden has the
+// logits of a part of the vocabulary.
 //
 //   REPRISE_ASSIGN_OR_RETURN(Golden golden, LoadGolden("llama-gqa5"));
 //   const GoldenTrack& track = golden.prompts[2].greedy;
@@ -59,8 +59,8 @@ struct Golden {
   std::string folder = {};
   int vocab_size = 0;
   // Whether errors in 16 bits are compared by medians. In folders of models that choose experts,
-  // bfloat16 chooses other experts at some positions. These positions dominate an rms error over all
-  // positions, but do not affect the median.
+  // bfloat16 chooses other experts at some positions. These positions dominate an rms error over
+  // all positions, but do not affect the median.
   bool has_bf16_medians = false;
   std::vector<GoldenPrompt> prompts = {};
 };

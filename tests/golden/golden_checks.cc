@@ -207,8 +207,8 @@ void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
   // Else the second request of a prompt would wait for the first to compute it.
   for (size_t i = 0; i < requests.size(); ++i) requests[i].prefix_salt = std::to_string(i);
   const GoldenRun run = Run(model, requests, {.mixed_graphs = MixedGraphs::kOff});
-  // Each of 10 sequences has num_tokens tokens. The prompts' step computes the first token. That step is
-  // a decode step if each prompt has one token.
+  // Each of 10 sequences has num_tokens tokens. The prompts' step computes the first token. That
+  // step is a decode step if each prompt has one token.
   const int num_tokens = NumTokens(golden);
   const bool are_single = std::all_of(requests.begin(), requests.end(), [](const Request& request) {
     return request.prompt.size() == 1;

@@ -19,8 +19,8 @@
 
 namespace reprise {
 
-// `collectives`: the ranks that its weights are divided over, `context` those of its keys; null: one.
-// Errors: those of LoadModelConfig()
+// `collectives`: the ranks that its weights are divided over, `context` those of its keys; null:
+// one. Errors: those of LoadModelConfig()
 // and LoadModel().
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
                                                        DType dtype,

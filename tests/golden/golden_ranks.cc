@@ -50,7 +50,8 @@ absl::Status CheckRun(const GoldenRun& run, const ShardedGoldenCheck& check) {
   return absl::OkStatus();
 }
 
-// Returns the experts that one rank chooses in float32, or an empty list if the test needs no routing.
+// Returns the experts that one rank chooses in float32, or an empty list if the test needs no
+// routing.
 absl::StatusOr<std::vector<at::Tensor>> RoutingFor(const Model& model, const Golden& golden,
                                                    c10::Device device, MlaCache mla_cache) {
   if (!NeedsRouting(model, golden)) return std::vector<at::Tensor>();

@@ -89,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(2, 4)),
     NameOfRanks);
 
-// Fused products; experts and one KV head on both ranks; latents, 3 q heads, groups of experts and a
-// shared one.
+// Fused products; experts and one KV head on both ranks; latents, 3 q heads, groups of experts and
+// a shared one.
 constexpr const char* kFamilies[] = {"phi3", "mixtral", "deepseek-v3"};
 
 INSTANTIATE_TEST_SUITE_P(Families, ShardedGoldenTest,

@@ -42,8 +42,8 @@ LayeredModelOptions ModelOptions() {
       .seed = 5};
 }
 
-// A model of which every rank has all: their logits are averaged, so a rank that has come elsewhere in
-// its text changes those of all.
+// A model of which every rank has all: their logits are averaged, so a rank that has come elsewhere
+// in its text changes those of all.
 class AveragedModel final : public Model {
  public:
   AveragedModel(std::unique_ptr<Model> model, Collectives* collectives)

@@ -126,7 +126,8 @@ class FailingRefill final : public ForwardingDriver {
   bool fails = false;
 };
 
-// Ranks of a caller's own scheduler launch the same batches, without an engine that compares results.
+// Ranks of a caller's own scheduler launch the same batches, without an engine that compares
+// results.
 TEST(RankFailuresTest, ARefillThatFailsOnOneRankOnlyIsToldToTheOthers) {
   const absl::StatusOr<Golden> golden = LoadGolden("qwen2");
   ASSERT_TRUE(golden.ok()) << golden.status();

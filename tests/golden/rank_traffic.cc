@@ -22,7 +22,8 @@ absl::StatusOr<TrafficTexts> RunTraffic(Engine& engine) {
     Request request = {.max_new_tokens = 24};
     for (int j = 0; j < 20 + i; ++j) request.prompt.push_back((3 + j * j + i / 4 * 7) % 256);
     if (i % 2 == 1) request.sampling = {.temperature = 1, .seed = static_cast<uint64_t>(i)};
-    // Steps with such a row send more than one choice a row; those with the last of these all logits.
+    // Steps with such a row send more than one choice a row; those with the last of these all
+    // logits.
     if (i % 4 == 3) request.sampling.top_k = 5 * i;
     if (i == 5) request.sampling.min_p = 0.05f;
     if (i == 7 || i == 9) request.sampling.top_p = 0.9f;

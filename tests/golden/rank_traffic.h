@@ -22,11 +22,11 @@ namespace reprise {
 // By request; those that were cancelled end in -1.
 using TrafficTexts = std::map<int64_t, std::vector<int32_t>>;
 
-// On every rank of a grid: loads its part of the golden model qwen2 in float32 and runs the requests,
-// more than the cache holds, of which every third is cancelled after some steps. Rank 0 returns the
-// texts, which are those of any grid, the others none. Adds failures to the test of this process if no
-// sequence was preempted, found a prefix, was replayed or was cancelled. Errors: those of LoadModel()
-// and the engine.
+// On every rank of a grid: loads its part of the golden model qwen2 in float32 and runs the
+// requests, more than the cache holds, of which every third is cancelled after some steps. Rank 0
+// returns the texts, which are those of any grid, the others none. Adds failures to the test of
+// this process if no sequence was preempted, found a prefix, was replayed or was cancelled. Errors:
+// those of LoadModel() and the engine.
 absl::StatusOr<TrafficTexts> TrafficOverRanks(RankGrid& grid, c10::Device device);
 
 }  // namespace reprise

@@ -62,8 +62,8 @@ at::Tensor RoutedModel::PlacesOf(const Step& step) const {
   const auto array = [&](const int32_t* data, int64_t size) {
     return at::from_blob(const_cast<int32_t*>(data), {size}, ints);
   };
-  // A token's row: as many rows as end at it or before. Padding is behind the last one: slots do not
-  // tell, as a rank that has some of the keys has none for the others.
+  // A token's row: as many rows as end at it or before. Padding is behind the last one: slots do
+  // not tell, as a rank that has some of the keys has none for the others.
   const at::Tensor tokens = at::arange(step.num_tokens(), ints);
   const at::Tensor ends = array(batch.query_start_loc + 1, batch.num_rows);
   const at::Tensor rows = (tokens.unsqueeze(1) >= ends).sum(1).clamp_max(batch.num_rows - 1);

@@ -2,7 +2,8 @@
 //
 //   RoutedModel routed(model.get(), /*max_num_seqs=*/16);
 //   ... RunGolden(routed, requests, options) ...
-//   const at::Tensor chosen = routed.ExpertsOf(tokens);  // [num_tokens, all layers' experts of a token]
+//   const at::Tensor chosen = routed.ExpertsOf(tokens);  // [num_tokens, all layers' experts of a
+//   token]
 
 #ifndef TESTS_GOLDEN_ROUTED_MODEL_H_
 #define TESTS_GOLDEN_ROUTED_MODEL_H_
@@ -26,10 +27,10 @@ class RoutedModel : public Model {
   const ModelSpec& spec() const override { return model_->spec(); }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
-  // The experts of each token of the sequence that was given these, and maybe more after them: those
-  // of a layer in ascending order, [tokens.size(), layers * experts of a token] int64 on the CPU.
-  // Undefined if no sequence was, or if a later one took its slot. Waits for the device. REQUIRES: the
-  // sequence computed all of them itself, which a salt of its own sees to.
+  // The experts of each token of the sequence that was given these, and maybe more after them:
+  // those of a layer in ascending order, [tokens.size(), layers * experts of a token] int64 on the
+  // CPU. Undefined if no sequence was, or if a later one took its slot. Waits for the device.
+  // REQUIRES: the sequence computed all of them itself, which a salt of its own sees to.
   at::Tensor ExpertsOf(const std::vector<int32_t>& tokens) const;
 
  private:

@@ -60,11 +60,11 @@ absl::StatusOr<std::vector<at::Tensor>> GoldenRouting(Model& model, const Golden
 // `routing` of a model with experts: GoldenRouting() of the same in float32. Where rounding chooses
 // other experts, the logits differ by more than rounding, and so do those of later positions, which
 // attend to it. So only positions whose routing agrees are judged: in all layers, and so that of
-// all inputs before them. If `routing` is empty, all positions are judged. If golden.has_bf16_medians,
-// `routing` must be empty, and the median over all positions is judged.
+// all inputs before them. If `routing` is empty, all positions are judged. If
+// golden.has_bf16_medians, `routing` must be empty, and the median over all positions is judged.
 //
-// Errors: those of RunGolden(); InvalidArgument if `routing` must be empty but is not; Internal if the
-// run's tokens differ from the track's, or if a track was not routed.
+// Errors: those of RunGolden(); InvalidArgument if `routing` must be empty but is not; Internal if
+// the run's tokens differ from the track's, or if a track was not routed.
 absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
                                              const GoldenRunOptions& options,
                                              const std::vector<at::Tensor>& routing = {});

@@ -34,8 +34,8 @@ struct ChatSetup {
   std::string system = {};
   // Its prompt is the conversation's. The end marker of the template is added to its stop tokens.
   Request request = {};
-  // Tokens that end a turn in addition to the end marker. If an answer has ended otherwise, the end marker
-  // or else the first of these tokens is appended to it.
+  // Tokens that end a turn in addition to the end marker. If an answer has ended otherwise, the end
+  // marker or else the first of these tokens is appended to it.
   std::vector<int32_t> end_tokens = {};
   StopTexts stops = {};  // the same as in request.new_stop_matcher
   int max_seq_len = 0;   // of the engine

@@ -76,8 +76,8 @@ std::string JinjaOf(const json& config) {
   return "";
 }
 
-// The marker with the spaces next to it, from the first text of a program in Jinja that is this alone:
-// "[INST] " of `{{ '[INST] ' + content }}`. nullopt: there is none.
+// The marker with the spaces next to it, from the first text of a program in Jinja that is this
+// alone: "[INST] " of `{{ '[INST] ' + content }}`. nullopt: there is none.
 std::optional<std::string> SpacedMarker(std::string_view jinja, std::string_view marker) {
   const auto is_quote = [&](size_t i) {
     return i < jinja.size() && (jinja[i] == '\'' || jinja[i] == '"');

@@ -36,14 +36,15 @@ std::string_view ChatFormatName(ChatFormat format);
 // Errors: InvalidArgument naming all, for another name.
 absl::StatusOr<ChatFormat> ChatFormatOfName(std::string_view name);
 
-// The format that a chat_template writes, by the texts that mark the beginning and the end of a turn. nullopt for
-// another format, and for a template with the texts of two: a guess would give a worse model without a word.
+// The format that a chat_template writes, by the texts that mark the beginning and the end of a
+// turn. nullopt for another format, and for a template with the texts of two: a guess would give a
+// worse model without a word.
 std::optional<ChatFormat> ChatFormatOfJinja(std::string_view chat_template);
 
 struct ChatTemplate {
   ChatFormat format = ChatFormat::kNone;
-  // The text of the token that begins a text; empty: none. For kNone, decode chat takes the tokens that the
-  // tokenizer puts before a text, as decode run does.
+  // The text of the token that begins a text; empty: none. For kNone, decode chat takes the tokens
+  // that the tokenizer puts before a text, as decode run does.
   std::string bos = {};
   // Around what the user says, of kMistral and kLlama2: the versions of Mistral differ in spaces.
   std::string inst_begin = "[INST] ";
@@ -66,9 +67,9 @@ struct ChatTemplate {
 
 // Of a model's folder: the format of chat_template in tokenizer_config.json or of the file
 // chat_template.jinja, with the spaces that it has around [INST], and the bos_token. A kChatMl has
-// the bos_token only if the template has that variable. Without a template, kNone. `format`: in place
-// of the folder's. Errors: those of ReadJsonFile(); InvalidArgument for a template of another format,
-// naming --template and the formats.
+// the bos_token only if the template has that variable. Without a template, kNone. `format`: in
+// place of the folder's. Errors: those of ReadJsonFile(); InvalidArgument for a template of another
+// format, naming --template and the formats.
 absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
                                             std::optional<ChatFormat> format);
 

@@ -113,11 +113,11 @@ TEST_F(ChatTemplateFolderTest, TheFolderTellsTheFormat) {
   EXPECT_EQ(chat->bos, "");
 }
 
-// Texts by apply_chat_template(), as above, for the templates of Mistral's tokenizers v1, v3 and v3-tekken
-// (Mistral-7B-Instruct-v0.1, Mistral-Large-Instruct-2407, Mistral-Nemo-Instruct-2407), of which these
-// are the lines with [INST]. The models write the space that begins an answer. The last two templates
-// put the system text before the newest turn, which then is not the beginning of the next: so here it
-// is in the first.
+// Texts by apply_chat_template(), as above, for the templates of Mistral's tokenizers v1, v3 and
+// v3-tekken (Mistral-7B-Instruct-v0.1, Mistral-Large-Instruct-2407, Mistral-Nemo-Instruct-2407), of
+// which these are the lines with [INST]. The models write the space that begins an answer. The last
+// two templates put the system text before the newest turn, which then is not the beginning of the
+// next: so here it is in the first.
 TEST_F(ChatTemplateFolderTest, TheVersionsOfMistralDifferInSpaces) {
   const struct {
     const char* jinja;
@@ -145,8 +145,8 @@ TEST_F(ChatTemplateFolderTest, TheVersionsOfMistralDifferInSpaces) {
   }
 }
 
-// Texts by apply_chat_template(), for the template of Mistral-Small-3.2-24B-Instruct-2506. If the conversation has
-// no system text, the template writes a default text, which is left out here.
+// Texts by apply_chat_template(), for the template of Mistral-Small-3.2-24B-Instruct-2506. If the
+// conversation has no system text, the template writes a default text, which is left out here.
 TEST_F(ChatTemplateFolderTest, NewerMistralsHaveAMarkedSystemText) {
   Write("chat_template.jinja",
         "{{- bos_token }}{{- '[SYSTEM_PROMPT]' + system_prompt + '[/SYSTEM_PROMPT]' }}"
@@ -160,7 +160,8 @@ TEST_F(ChatTemplateFolderTest, NewerMistralsHaveAMarkedSystemText) {
   EXPECT_EQ(Conversation(*chat, ""), "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]");
 }
 
-// The template of Llama-2-7b-chat, and its text by Jinja2. The model writes the spaces around an answer.
+// The template of Llama-2-7b-chat, and its text by Jinja2. The model writes the spaces around an
+// answer.
 TEST_F(ChatTemplateFolderTest, Llama2IsNotTakenForMistral) {
   Write("chat_template.jinja",
         "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
@@ -184,7 +185,8 @@ TEST_F(ChatTemplateFolderTest, Llama2IsNotTakenForMistral) {
             "<s>[INST] Hi [/INST] Hello. </s><s>[INST] Why? [/INST]");
 }
 
-// Shortened templates. Hermes-2-Pro, LFM2, Bielik, MiniCPM5 and Step-3.5 write the BOS; Qwen and SmolLM2 do not.
+// Shortened templates. Hermes-2-Pro, LFM2, Bielik, MiniCPM5 and Step-3.5 write the BOS; Qwen and
+// SmolLM2 do not.
 TEST_F(ChatTemplateFolderTest, ChatMlHasTheBosOfItsTemplate) {
   constexpr char kTurns[] = "{{'<|im_start|>' + message['role'] + '<|im_end|>'}}";
   const auto begin_of = [&](const std::string& jinja, const std::string& bos,

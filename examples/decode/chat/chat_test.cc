@@ -88,8 +88,8 @@ TEST(ChatTest, AnAnswerEndsBeforeItsStop) {
   EXPECT_EQ(Chat("zero-content\n", options).out, RunText("zero-content\n"));
 }
 
-// The user's stop token ends no turn: the end-of-text token is appended to it, as to any answer that
-// the model has not ended.
+// The user's stop token ends no turn: the end-of-text token is appended to it, as to any answer
+// that the model has not ended.
 TEST(ChatTest, AStopTokenEndsAnAnswerWithoutEndingItsTurn) {
   DecodeOptions options = ChatOptions();
   options.shows_stats = true;
@@ -166,7 +166,8 @@ TEST(ChatTest, WithoutATemplateATextBeginsAsInRun) {
   options.shows_stats = true;
   options.max_new_tokens = 4;
   EXPECT_THAT(Chat("foo\n", options).err, HasSubstr("of 3 prompt tokens"));
-  // The bos_token of tokenizer_config.json is still there, but the tokenizer does not put it before a text.
+  // The bos_token of tokenizer_config.json is still there, but the tokenizer does not put it before
+  // a text.
   const std::string path = *options.model + "/tokenizer.json";
   nlohmann::json tokenizer = nlohmann::json::parse(ReadWholeFile(path));
   tokenizer["post_processor"] = nullptr;

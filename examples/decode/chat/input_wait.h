@@ -1,4 +1,5 @@
-// Waits for input of a user, who may take any time, and calls something from time to time meanwhile.
+// Waits for input of a user, who may take any time, and calls something from time to time
+// meanwhile.
 //
 //   InputWait wait(STDIN_FILENO, interrupt, {.call = [&] { return engine->Idle(); }});
 //   if (wait.Next() == InputWait::Event::kInput) read(STDIN_FILENO, ...);

@@ -13,7 +13,8 @@
 //   {"event":"token","id":"a","token":16,"text":"n."}
 //   {"event":"end","id":"a","finish_reason":"stop",
 //    "usage":{"prompt_tokens":3,"cached_tokens":0,"generated_tokens":11}}      in one line
-//   {"event":"error","line":3,"error":"not valid JSON at line 1, column 1: expected a value, got an unknown word"}
+//   {"event":"error","line":3,"error":"not valid JSON at line 1, column 1: expected a value, got an
+//   unknown word"}
 //
 // Thread safety: pure functions.
 
@@ -61,7 +62,8 @@ ServeLine ParseServeLine(std::string_view line, const DecodeOptions& defaults);
 
 // Events, each a line without its end. Text that is not UTF-8 becomes U+FFFD. `id`: as JSON.
 
-// `text`: what the token makes certain of the answer (answer_text.h); nullopt: there is no tokenizer.
+// `text`: what the token makes certain of the answer (answer_text.h); nullopt: there is no
+// tokenizer.
 std::string TokenEventLine(std::string_view id, const TokenEvent& event,
                            const std::optional<std::string>& text);
 

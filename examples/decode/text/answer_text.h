@@ -43,11 +43,12 @@ struct StopTexts {
 class AnswerText {
  public:
   // Reads the prompt, the stop tokens and the forced tokens of `request`. The text of a stop token
-  // is returned only if stops are included. Forced tokens have no stops. Cost: linear in the prompt.
+  // is returned only if stops are included. Forced tokens have no stops. Cost: linear in the
+  // prompt.
   AnswerText(const Tokenizer& tokenizer, const Request& request, const StopTexts& stops);
 
-  // Takes the next token. Returns text that neither later tokens nor a stop can change, often empty.
-  // After a stop: no text.
+  // Takes the next token. Returns text that neither later tokens nor a stop can change, often
+  // empty. After a stop: no text.
   std::string Push(int32_t token);
 
   // The text contains a stop text.

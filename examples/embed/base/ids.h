@@ -1,4 +1,5 @@
-// A header of this project that has the name, and the include guard by the usual style, of one of Reprise's.
+// A header of this project that has the name, and the include guard by the usual style, of one of
+// Reprise's.
 #ifndef BASE_IDS_H_
 #define BASE_IDS_H_
 

@@ -27,8 +27,8 @@ namespace reprise {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  // Whether the token is found only between characters that are in no word: not in "a<t>", "<t>1" or "_<t>". Letters,
-  // marks, decimal digits and connecting punctuation are in words.
+  // Whether the token is found only between characters that are in no word: not in "a<t>", "<t>1"
+  // or "_<t>". Letters, marks, decimal digits and connecting punctuation are in words.
   bool is_single_word = false;
   // White space before or after it belongs to the token.
   bool strips_left = false;

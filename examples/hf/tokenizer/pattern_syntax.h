@@ -28,8 +28,8 @@ namespace reprise {
 //   [a[^b]]     (?>[a]|[^b])              so does the complement of one
 //   [a-z&&[^c]] (?:(?=[a-z])(?>[^c]))     && keeps what both sides have
 //
-// Within (?i:), \p{}, \P{}, negated inner classes and && are refused: Oniguruma ignores case after it has
-// made the set of a class, so that (?i:[\p{Lu}]) matches "a"; PCRE2 does so before.
+// Within (?i:), \p{}, \P{}, negated inner classes and && are refused: Oniguruma ignores case after
+// it has made the set of a class, so that (?i:[\p{Lu}]) matches "a"; PCRE2 does so before.
 //
 // Errors: InvalidArgument, naming the construct and its byte offset, for all others. A pattern that
 // is understood may still be malformed: PCRE2 reports that. REQUIRES: `pattern` is UTF-8.

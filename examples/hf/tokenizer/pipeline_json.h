@@ -4,11 +4,12 @@
 //
 //   normalizer      none, Prepend, Replace (of a String), NFC
 //   pre_tokenizer   none, Split, Digits, Metaspace, ByteLevel (as the last)
-//   decoder         ByteLevel; or Replace (of a String), ByteFallback, Metaspace, Strip (at the start)
+//   decoder         ByteLevel; or Replace (of a String), ByteFallback, Metaspace, Strip (at the
+//   start)
 //                   and Fuse, after which only Strip may come
 //
-// each alone or as a Sequence. Errors: InvalidArgument, naming the file, the member, what was expected
-// and what was got. Thread safety: pure functions.
+// each alone or as a Sequence. Errors: InvalidArgument, naming the file, the member, what was
+// expected and what was got. Thread safety: pure functions.
 
 #ifndef REPRISE_HF_TOKENIZER_PIPELINE_JSON_H_
 #define REPRISE_HF_TOKENIZER_PIPELINE_JSON_H_

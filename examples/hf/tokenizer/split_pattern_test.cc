@@ -64,9 +64,9 @@ TEST(SplitPatternTest, SplitsAsLlama3Does) {
   EXPECT_THAT(Split(kLlama3, "a \n \n  b "), ElementsAre("a", " \n \n", " ", " b", " "));
 }
 
-// The characters of an alphabet that a class matches, by the algebra of sets: an inner class is a union, && an
-// intersection that binds less, and ^ at the beginning complements the whole class. Hugging Face's library gives the
-// same sets.
+// The characters of an alphabet that a class matches, by the algebra of sets: an inner class is a
+// union, && an intersection that binds less, and ^ at the beginning complements the whole class.
+// Hugging Face's library gives the same sets.
 TEST(SplitPatternTest, ClassesWithinClassesAreSets) {
   const std::string alphabet = "abcdefgABCDEFG-^&|.: \n";
   const auto without = [&](const std::string& set) {

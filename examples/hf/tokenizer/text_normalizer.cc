@@ -17,7 +17,8 @@ namespace {
 // Characters below it have one form only, and compose with nothing before them.
 constexpr char32_t kFirstToCompose = 0xC0;
 
-// A vowel that utf8proc up to 2.8 takes for the absence of a trailing consonant of Hangul, and drops.
+// A vowel that utf8proc up to 2.8 takes for the absence of a trailing consonant of Hangul, and
+// drops.
 constexpr char32_t kNoTrail = 0x11A7;
 
 int CombiningClass(utf8proc_int32_t character) {

@@ -50,8 +50,8 @@ enum class SpecialTokenText { kKeep, kSkip };
 
 class Tokenizer {
  public:
-  // Reads a tokenizer.json. Errors: those of MappedFile::Open(), ParseJson() and ParseTokenizerJson(), or
-  // as Create(), naming `path`.
+  // Reads a tokenizer.json. Errors: those of MappedFile::Open(), ParseJson() and
+  // ParseTokenizerJson(), or as Create(), naming `path`.
   static absl::StatusOr<Tokenizer> Load(const std::string& path);
 
   // Reads <folder>/tokenizer.json and, if it exists, <folder>/tokenizer_config.json

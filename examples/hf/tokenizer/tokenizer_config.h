@@ -1,7 +1,7 @@
 // Unstable: any version may change this header (docs/embedding.md).
 //
-// Reads the part of a tokenizer_config.json that changes which tokens a text becomes: `add_bos_token`
-// and `add_eos_token`.
+// Reads the part of a tokenizer_config.json that changes which tokens a text becomes:
+// `add_bos_token` and `add_eos_token`.
 //
 //   TokenizerSpec spec = ...;  // of tokenizer.json
 //   REPRISE_RETURN_IF_ERROR(ApplyTokenizerConfig(config, "tokenizer_config.json", spec));

@@ -130,8 +130,8 @@ TEST(BartModelTest, MoreDecoderThanEncoder) {
   ExpectDense(config, "bart_decoder");
 }
 
-// Of 3 ranks the stacks' heads, inner elements and words are of different numbers, and the encoder's
-// and the decoder's heads are not of the same widths.
+// Of 3 ranks the stacks' heads, inner elements and words are of different numbers, and the
+// encoder's and the decoder's heads are not of the same widths.
 TEST(BartModelTest, RanksWithUnequalSharesComputeWhatThePlainFormComputes) {
   BartConfig config = TinyConfig();
   config.encoder = {.num_layers = 2, .num_heads = 8, .ffn_dim = 56};

@@ -1,7 +1,8 @@
 // Unstable: any version may change this header (docs/embedding.md).
 //
 // The attention of a decoder's layers, without the norms around it: from the input of a sublayer to
-// its output, before that joins the residual stream. DecoderModel has one; the config chooses which.
+// its output, before that joins the residual stream. DecoderModel has one; the config chooses
+// which.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto attention, MakeGroupedAttention(config, weights, options));
 //   const auto pass = attention->Begin(step, normed);
@@ -72,8 +73,8 @@ class DecoderAttention {
   virtual std::unique_ptr<Pass> Begin(const Step& step, const at::Tensor& like) const = 0;
 };
 
-// Grouped-query attention with rotary embedding, windows, chunks, sinks and norms of q and k, as the
-// config says. `config` is the rank's; both arguments must outlive the result. Errors: those of
+// Grouped-query attention with rotary embedding, windows, chunks, sinks and norms of q and k, as
+// the config says. `config` is the rank's; both arguments must outlive the result. Errors: those of
 // MakeRotaryTable().
 absl::StatusOr<std::unique_ptr<DecoderAttention>> MakeGroupedAttention(
     const DecoderConfig& config, const DecoderWeights& weights, const AttentionOptions& options);

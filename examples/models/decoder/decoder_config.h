@@ -76,8 +76,8 @@ struct LatentAttention {
   friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
 };
 
-// The names of a layer's tensors after "model.layers.N.", where they differ between families. Empty:
-// the layer has no such tensor.
+// The names of a layer's tensors after "model.layers.N.", where they differ between families.
+// Empty: the layer has no such tensor.
 struct LayerNames {
   std::string_view input_norm = "input_layernorm.weight";
   std::string_view attention_output_norm = "";

@@ -12,7 +12,7 @@
 //   Qwen 3         a norm with weights of each head of q and k; windows as Qwen 2. Also the text
 //                  model of Qwen3-VL, in whose texts all axes of the rotation have one position
 //   Phi-3          one tensor for q, k and v, one for gate and up; a window in all layers. Also
-//                  Phi-3.5-mini and Phi-4
+//                  Phi-4
 //   Granite        factors of embeddings, scores, residuals and logits
 //   Seed-OSS       biases of q, k and v alone
 //   Llama 4        the dense text model: neighbours are rotated together; chunked-local layers with
@@ -32,8 +32,8 @@
 //   GLM-4.5        half of each head rotates; experts as in DeepSeek-V3. Also GLM-4.6 and 4.7
 //   DeepSeek-V2    multi-head latent attention; experts by their softmax, shared ones beside them,
 //                  dense first layers
-//   DeepSeek-V3    as V2, with experts by their sigmoid and a bias for the choice. Also R1, V3.1
-//                  and Kimi K2
+//   DeepSeek-V3    as V2, with experts by their sigmoid and a bias for the choice; weights of 16
+//                  bits
 //
 //   REPRISE_ASSIGN_OR_RETURN(const DecoderFamily* family, FindDecoderFamily(fields));
 //   REPRISE_RETURN_IF_ERROR(family->read(fields, config));

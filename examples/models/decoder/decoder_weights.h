@@ -6,9 +6,9 @@
 //   REPRISE_ASSIGN_OR_RETURN(DecoderConfig config, LoadDecoderConfig(folder));
 //   REPRISE_ASSIGN_OR_RETURN(DecoderWeights weights, LoadDecoderWeights(folder, config, {}));
 //
-// Over several ranks (docs/distributed.md) the weights are one rank's: it has a share of the q heads,
-// the KV heads and the inner elements of feed-forwards, of which DecoderConfigOfRank() gives the
-// sizes; o and down have the columns for them. The vocabulary is divided, too. Norms, routers,
+// Over several ranks (docs/distributed.md) the weights are one rank's: it has a share of the q
+// heads, the KV heads and the inner elements of feed-forwards, of which DecoderConfigOfRank() gives
+// the sizes; o and down have the columns for them. The vocabulary is divided, too. Norms, routers,
 // projections to latents and biases of the hidden size are whole.
 //
 // Values: copies share the tensors. Not written after loading. Thread safety: pure functions.
@@ -82,8 +82,8 @@ struct DecoderWeights {
 
 // The config of a rank's part of the model: num_q_heads, num_kv_heads, intermediate_size and the
 // sizes of experts are the rank's; the rest is the model's. Errors: those of HeadShareOf();
-// InvalidArgument if a rank would have no inner element or no token of the vocabulary, or if several
-// ranks would have to normalise all heads together (QkNorm::kAllHeads).
+// InvalidArgument if a rank would have no inner element or no token of the vocabulary, or if
+// several ranks would have to normalise all heads together (QkNorm::kAllHeads).
 absl::StatusOr<DecoderConfig> DecoderConfigOfRank(const DecoderConfig& config, const Ranks& ranks);
 
 // All tensors that the model needs, named as Hugging Face names them, layer by layer.

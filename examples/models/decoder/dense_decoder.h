@@ -1,4 +1,5 @@
-// A plain decoder, for tests: float64, all tokens at once, no cache, each block exactly by its paper.
+// A plain decoder, for tests: float64, all tokens at once, no cache, each block exactly by its
+// paper.
 //
 //   const at::Tensor expected = DenseLogits(*model, tokens);
 

@@ -33,9 +33,9 @@ struct GptNorm {
   at::Tensor bias;    // [hidden_size]
 };
 
-// All products have biases. A rank of several has its heads of qkv and out, its inner elements of up
-// and down, and its rows of embedding and lm_head; out and down give summands, with the bias of rank
-// 0 alone.
+// All products have biases. A rank of several has its heads of qkv and out, its inner elements of
+// up and down, and its rows of embedding and lm_head; out and down give summands, with the bias of
+// rank 0 alone.
 struct GptLayerWeights {
   GptNorm attention_norm;
   // hidden_size -> 3 * hidden_size. GPT-2: q, k and v, each of all heads. BLOOM: head by head, its
@@ -77,8 +77,8 @@ struct GptShare {
   Share inner;  // elements of the feed-forward
 };
 
-// Errors: InvalidArgument, naming the size, if a rank would have no head, no inner element or no row
-// of the vocabulary.
+// Errors: InvalidArgument, naming the size, if a rank would have no head, no inner element or no
+// row of the vocabulary.
 absl::StatusOr<GptShare> GptShareOf(const GptConfig& config, const Ranks& ranks);
 
 // InvalidArgument, naming the first weight that is not of the config's shape on the rank.

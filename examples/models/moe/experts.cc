@@ -250,8 +250,8 @@ absl::StatusOr<at::Tensor> SharedOutput(const ExpertsConfig& config, const Exper
   return out;
 }
 
-// Returns the router's logits of x, [num_tokens, num_experts] float32, and in a further column those
-// of the shared expert's gate, if there is one.
+// Returns the router's logits of x, [num_tokens, num_experts] float32, and in a further column
+// those of the shared expert's gate, if there is one.
 absl::StatusOr<at::Tensor> LogitsOf(const ExpertsConfig& config, const ExpertWeights& weights,
                                     LinearContext& context, const at::Tensor& x) {
   constexpr int64_t kAlignment = 4;  // rows begin at multiples of 16 bytes

@@ -7,14 +7,15 @@
 //   logits = router x + router_bias                                    float32
 //   e_1 .. e_k, w_1 .. w_k = ChooseExperts(logits, choice_bias)        routing.h
 //   out = sum_i w_i F_{e_i}(x), or sum_i F_{e_i}(w_i x)                scales_input
-//   out = out + F_shared(x) [* sigmoid(shared_gate x)]                 shared_inner_size, shared_gate
+//   out = out + F_shared(x) [* sigmoid(shared_gate x)]                 shared_inner_size,
+//   shared_gate
 //
 //   REPRISE_ASSIGN_OR_RETURN(ExpertWeights experts, ReadExperts(config, in, hidden_size));
 //   REPRISE_RETURN_IF_ERROR(ApplyExperts(config, experts, step.linears(), x, out).status());
 //
-// The chosen experts stay on the device, and all shapes depend on the number of tokens alone. So the
-// call may be captured, and a graph serves any choice. A token's result depends on that token alone,
-// except for rounding (ExpertsForm), so padded tokens cost time and change nothing.
+// The chosen experts stay on the device, and all shapes depend on the number of tokens alone. So
+// the call may be captured, and a graph serves any choice. A token's result depends on that token
+// alone, except for rounding (ExpertsForm), so padded tokens cost time and change nothing.
 //
 // Thread safety: as LinearContext.
 
@@ -50,12 +51,12 @@ struct ExpertWeights {
   std::optional<Linear> shared_down;      // shared_inner_size -> hidden_size
 };
 
-// Returns `config` with the inner sizes of one of several ranks. Errors: InvalidArgument, naming the
-// size, if a rank would have no inner element.
+// Returns `config` with the inner sizes of one of several ranks. Errors: InvalidArgument, naming
+// the size, if a rank would have no inner element.
 absl::StatusOr<ExpertsConfig> ExpertsOfRank(const ExpertsConfig& config, const Ranks& ranks);
 
-// Reads the weights of a layer. `config` is the whole model's. If there are several ranks, each rank
-// has the gate, up and down of a part of the inner elements of every expert, the shared expert
+// Reads the weights of a layer. `config` is the whole model's. If there are several ranks, each
+// rank has the gate, up and down of a part of the inner elements of every expert, the shared expert
 // included, and its output is a summand. Router and shared gate are whole, so all ranks choose the
 // same experts. Errors: those of the source.
 absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const LayerReader& in,
@@ -79,8 +80,8 @@ enum class ExpertsForm : int8_t {
 // Computes the feed-forward of x and out [num_tokens, hidden_size], which have the weights' dtype.
 // `out` may be `x`. The sum over all experts is float32, rounded once; an input that is scaled is
 // rounded once too. `config` may be the model's or the rank's: inner sizes are read from the
-// weights. Returns the routing, which is empty if there are no tokens. Throws LibTorch's exceptions.
-// Errors: InvalidArgument, naming the argument of the operation that refuses it.
+// weights. Returns the routing, which is empty if there are no tokens. Throws LibTorch's
+// exceptions. Errors: InvalidArgument, naming the argument of the operation that refuses it.
 absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
                                      LinearContext& context, const at::Tensor& x,
                                      const at::Tensor& out,

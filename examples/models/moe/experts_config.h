@@ -39,8 +39,8 @@ enum class GroupScore : int8_t {
   kTopTwo,  // the sum of its two largest scores, with the bias for the choice: DeepSeek-V3
 };
 
-// Names of the weights of a layer, without ".weight" and ".bias". All of them follow `prefix`, which
-// follows the prefix of the layer. Strings must have static storage duration.
+// Names of the weights of a layer, without ".weight" and ".bias". All of them follow `prefix`,
+// which follows the prefix of the layer. Strings must have static storage duration.
 struct ExpertNames {
   std::string_view prefix = "mlp.";
   std::string_view router = "gate";
