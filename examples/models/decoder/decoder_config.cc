@@ -144,8 +144,11 @@ absl::Status ReadRope(const JsonFields& fields, const DecoderFamily& family,
   }
   const double fraction = config.rope.rotary_fraction;
   if (fraction == 1) return absl::OkStatus();
-  if (config.latent.has_value() || config.window_rope.has_value() || config.rotary_dim() < 2 ||
-      config.rotary_dim() % 2 != 0) {
+  if (!family.has_rotary_fraction) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(fields.where(), ": partial_rotary_factor: expected 1, got ", fraction));
+  }
+  if (config.rotary_dim() < 2 || config.rotary_dim() % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         fields.where(), ": partial_rotary_factor: expected 1, or an even part of head_dim (",
         config.head_dim, "), got ", fraction));

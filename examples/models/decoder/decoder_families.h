@@ -62,6 +62,9 @@ struct DecoderFamily {
   double default_theta = 10000;
   std::optional<double> default_window_theta = {};  // of families with a RoPE for windows
   double rotary_fraction = 1;
+  // Whether "partial_rotary_factor" chooses the part of a head that rotates. transformers ignores
+  // the member in other families, so any value except 1 is refused there.
+  bool has_rotary_fraction = false;
   // Members of the RoPE that `read` takes or that do not concern texts (RopeDefaults).
   absl::Span<const std::string_view> other_rope_members = {};
   bool has_original_length = false;

@@ -440,6 +440,18 @@ TEST(DecoderFamiliesTest, Phi3HasFusedTensorsAndAWindow) {
   EXPECT_THAT(ErrorOf(With(phi, "attention_bias", true)), HasSubstr("attention_bias"));
 }
 
+TEST(DecoderFamiliesTest, RejectsAPartialRotationInFamiliesThatRotateWholeHeads) {
+  for (const char* const name : {"LlamaForCausalLM", "GraniteForCausalLM", "Qwen3ForCausalLM",
+                                 "Ministral3ForCausalLM", "Gemma3ForCausalLM"}) {
+    json config = Minimal(name);
+    EXPECT_THAT(ErrorOf(With(config, "partial_rotary_factor", 0.5)),
+                HasSubstr("partial_rotary_factor: expected 1, got 0.5"))
+        << name;
+    config["rope_parameters"] = {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}};
+    EXPECT_THAT(ErrorOf(config), HasSubstr("partial_rotary_factor: expected 1, got 0.5")) << name;
+  }
+}
+
 TEST(DecoderFamiliesTest, GraniteHasFourFactors) {
   json granite = Minimal("GraniteForCausalLM");
   EXPECT_EQ(Parsed(granite).embedding_scale, 1);
