@@ -151,7 +151,12 @@ absl::Status Checked(const JsonFields& fields, const DecoderConfig& config) {
 }  // namespace
 
 absl::Status ReadQwen2Moe(const JsonFields& fields, DecoderConfig& config) {
-  config.qkv_bias = true;
+  REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "qkv_bias", true));
+  REPRISE_ASSIGN_OR_RETURN(const bool has_windows, ReadFlag(fields, "use_sliding_window", false));
+  // Versions of transformers disagree about the layers that max_window_layers names.
+  if (has_windows && fields.Find("layer_types") == nullptr) {
+    return fields.Unexpected("layer_types", "a list beside use_sliding_window");
+  }
   REPRISE_RETURN_IF_ERROR(ReadQwenWindows(fields, config));
   REPRISE_RETURN_IF_ERROR(ReadDenseLayersOfQwen(fields, config));
   REPRISE_ASSIGN_OR_RETURN(config.experts, ReadQwenExperts(fields, "moe_intermediate_size", 4));
@@ -166,7 +171,10 @@ absl::Status ReadQwen2Moe(const JsonFields& fields, DecoderConfig& config) {
 absl::Status ReadQwen3Moe(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadAttentionBias(fields, false, config));
   config.qk_norm = QkNorm::kWeighted;
-  REPRISE_RETURN_IF_ERROR(ReadQwenWindows(fields, config));
+  REPRISE_ASSIGN_OR_RETURN(const bool has_windows, ReadFlag(fields, "use_sliding_window", false));
+  // Unlike Qwen 3, transformers' class has a window in all layers or in none.
+  REPRISE_RETURN_IF_ERROR(has_windows ? ReadWindowOfAllLayers(fields, 4096, config)
+                                      : ReadQwenWindows(fields, config));
   REPRISE_RETURN_IF_ERROR(ReadDenseLayersOfQwen(fields, config));
   REPRISE_ASSIGN_OR_RETURN(config.experts, ReadQwenExperts(fields, "moe_intermediate_size", 8));
   config.experts->activation = config.activation;

@@ -84,6 +84,38 @@ TEST(ExpertFamiliesTest, Qwen2MoeHasASharedExpertBehindAGate) {
               HasSubstr("shared_expert_intermediate_size: expected"));
 }
 
+TEST(ExpertFamiliesTest, Qwen2MoeRequiresLayerTypesForItsWindows) {
+  json qwen = Minimal("Qwen2MoeForCausalLM");
+  qwen.update({{"num_experts", 8},
+               {"moe_intermediate_size", 32},
+               {"shared_expert_intermediate_size", 32},
+               {"use_sliding_window", true},
+               {"sliding_window", 16},
+               {"max_window_layers", 1}});
+  EXPECT_EQ(ErrorOf(qwen),
+            "config.json: layer_types: expected a list beside use_sliding_window, got nothing");
+  qwen["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
+  const DecoderConfig config = Parsed(qwen);
+  EXPECT_EQ(config.AttentionOf(0), LayerAttention());
+  EXPECT_EQ(config.AttentionOf(1), LayerAttention{.window = 16});
+  EXPECT_FALSE(Parsed(With(qwen, "qkv_bias", false)).qkv_bias);
+}
+
+TEST(ExpertFamiliesTest, Qwen3MoeHasWindowsInAllLayersOrInNone) {
+  json qwen = Minimal("Qwen3MoeForCausalLM");
+  qwen.update({{"num_experts", 8},
+               {"num_experts_per_tok", 2},
+               {"moe_intermediate_size", 32},
+               {"sliding_window", 16},
+               {"max_window_layers", 2}});
+  EXPECT_EQ(Parsed(qwen).AttentionOf(2), LayerAttention());
+  qwen["use_sliding_window"] = true;
+  const DecoderConfig config = Parsed(qwen);
+  for (int layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(config.AttentionOf(layer), LayerAttention{.window = 16}) << layer;
+  }
+}
+
 TEST(ExpertFamiliesTest, OlmoeNormalisesAllHeadsTogether) {
   json olmoe = Minimal("OlmoeForCausalLM");
   olmoe.update({{"num_experts", 64}, {"clip_qkv", nullptr}});
