@@ -250,6 +250,10 @@ absl::StatusOr<LayerRopes> ReadLayerRopes(const JsonFields& config, const RopeDe
                                           double window_theta) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> window,
                            config.OptionalDouble("rope_local_base_freq", kThetaRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> theta,
+                           config.OptionalDouble("rope_theta", kThetaRange));
+  RopeDefaults full_defaults = defaults;
+  full_defaults.theta = theta.value_or(defaults.theta);
   RopeDefaults window_defaults = defaults;
   window_defaults.theta = window.value_or(window_theta);
   REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> parameters,
@@ -275,7 +279,7 @@ absl::StatusOr<LayerRopes> ReadLayerRopes(const JsonFields& config, const RopeDe
                        config.integers()));
     return ReadRopeConfig(fields, of_kind);
   };
-  REPRISE_ASSIGN_OR_RETURN(ropes.full, read("full_attention", defaults));
+  REPRISE_ASSIGN_OR_RETURN(ropes.full, read("full_attention", full_defaults));
   REPRISE_ASSIGN_OR_RETURN(ropes.window, read("sliding_attention", window_defaults));
   return ropes;
 }

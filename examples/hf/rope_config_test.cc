@@ -279,6 +279,11 @@ TEST(RopeConfigTest, WindowsMayHaveARopeOfTheirOwn) {
   ASSERT_TRUE(half.ok()) << half.status();
   EXPECT_EQ(half->full.theta, 1e6);
   EXPECT_EQ(half->window.theta, 1e4);
+  const auto outside = read(R"({"rope_theta": 7e5, "rope_local_base_freq": 2e4,
+      "rope_parameters": {"full_attention": {}, "sliding_attention": {}}})");
+  ASSERT_TRUE(outside.ok()) << outside.status();
+  EXPECT_EQ(outside->full.theta, 7e5);
+  EXPECT_EQ(outside->window.theta, 2e4);
   EXPECT_THAT(read(R"({"rope_parameters": {"full_attention": {}, "chunked_attention": {}}})")
                   .status()
                   .message(),
