@@ -210,6 +210,7 @@ absl::StatusOr<DecoderConfig> ParseDecoderConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(DecoderConfig result, ReadDecoder(fields, *family));
   if (IsWrapped(config)) result.tensor_names = TensorNames::kWrapped;
   REPRISE_RETURN_IF_ERROR(family->read(fields, result));
+  if (result.experts.has_value()) result.experts->block_columns = result.block_columns;
   return result;
 }
 

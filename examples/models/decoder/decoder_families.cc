@@ -44,7 +44,8 @@ absl::Status ReadMinistral3(const JsonFields& fields, DecoderConfig& config) {
   if (!rope) {
     REPRISE_ASSIGN_OR_RETURN(rope, fields.OptionalObject("rope_scaling"));
   }
-  if (!rope) return absl::OkStatus();
+  // transformers has a YaRN and a temperature as the class's default.
+  if (!rope) return fields.Unexpected("rope_parameters", "an object");
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> beta,
                            rope->OptionalDouble("llama_4_scaling_beta", {.min = 0, .max = 1e3}));
   if (!beta) return absl::OkStatus();
@@ -66,6 +67,12 @@ absl::Status ReadQwen3(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadAttentionBias(fields, false, config));
   config.qk_norm = QkNorm::kWeighted;
   return ReadQwenWindows(fields, config);
+}
+
+// The text model of Qwen3-VL has no windows.
+absl::Status ReadQwen3Vl(const JsonFields& fields, DecoderConfig& config) {
+  REPRISE_RETURN_IF_ERROR(CheckIs(fields, "use_sliding_window", false));
+  return ReadQwen3(fields, config);
 }
 
 absl::Status ReadPhi3(const JsonFields& fields, DecoderConfig& config) {
@@ -186,6 +193,17 @@ absl::Status ReadGemma(const JsonFields& fields, DecoderConfig& config) {
   return absl::OkStatus();
 }
 
+// Files of the first Gemma have "hidden_act", of which "gelu" means the tanh form. transformers 5
+// reads only that member.
+absl::Status ReadGemma1(const JsonFields& fields, DecoderConfig& config) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> name,
+                           ReadActivationName(fields, "hidden_act"));
+  if (name.value_or("gelu") != "gelu" && *name != "gelu_pytorch_tanh") {
+    return fields.Unexpected("hidden_act", "\"gelu\" or \"gelu_pytorch_tanh\"");
+  }
+  return ReadGemma(fields, config);
+}
+
 // What Gemma 2 and later ones have beside.
 absl::Status ReadLaterGemma(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
@@ -235,7 +253,8 @@ absl::Status ReadGemma3(const JsonFields& fields, DecoderConfig& config) {
   return absl::OkStatus();
 }
 
-constexpr std::string_view kMinistralRope[] = {"llama_4_scaling_beta"};
+// The second repeats the config's member, and is in the defaults of transformers' class.
+constexpr std::string_view kMinistralRope[] = {"llama_4_scaling_beta", "max_position_embeddings"};
 // Sections of the rotation for the axes of an image; the positions of text are the same in all.
 constexpr std::string_view kQwenVlRope[] = {"mrope_section", "mrope_interleaved"};
 
@@ -265,7 +284,7 @@ constexpr std::array kFamilies = {
                   .default_theta = 5000000,
                   .other_rope_members = kQwenVlRope,
                   .defaults = R"({"head_dim": 128})",
-                  .read = ReadQwen3},
+                  .read = ReadQwen3Vl},
     DecoderFamily{.kind = {"Phi3ForCausalLM", "phi3"},
                   .has_rotary_fraction = true,
                   .has_original_length = true,
@@ -281,7 +300,7 @@ constexpr std::array kFamilies = {
     DecoderFamily{.kind = {"GemmaForCausalLM", "gemma"},
                   .defaults = kGemmaDefaults,
                   .activation_field = "hidden_activation",
-                  .read = ReadGemma},
+                  .read = ReadGemma1},
     DecoderFamily{.kind = {"Gemma2ForCausalLM", "gemma2"},
                   .defaults = kGemmaDefaults,
                   .activation_field = "hidden_activation",

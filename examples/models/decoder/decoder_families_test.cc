@@ -485,6 +485,8 @@ TEST(DecoderFamiliesTest, TheFirstGemmaHasNormsBeforeSublayersOnly) {
   EXPECT_EQ(config.embedding_scale, 8);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_FALSE(Parsed(With(gemma, "tie_word_embeddings", false)).tie_word_embeddings);
+  EXPECT_EQ(ErrorOf(With(gemma, "hidden_act", "silu")),
+            "config.json: hidden_act: expected \"gelu\" or \"gelu_pytorch_tanh\", got \"silu\"");
 }
 
 TEST(DecoderFamiliesTest, SeedOssHasBiasesOnItsInputs) {
@@ -497,11 +499,14 @@ TEST(DecoderFamiliesTest, SeedOssHasBiasesOnItsInputs) {
 
 TEST(DecoderFamiliesTest, Ministral3TempersAllLayersByTheOriginalLength) {
   json ministral = Minimal("Ministral3ForCausalLM");
+  EXPECT_EQ(ErrorOf(ministral), "config.json: rope_parameters: expected an object, got nothing");
+  ministral["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
   EXPECT_EQ(Parsed(ministral).temperature, std::nullopt);
   ministral["rope_parameters"] = {{"rope_type", "yarn"},
                                   {"type", "yarn"},
                                   {"factor", 16.0},
                                   {"rope_theta", 1e6},
+                                  {"max_position_embeddings", 512},
                                   {"llama_4_scaling_beta", 0.1},
                                   {"original_max_position_embeddings", 32}};
   const DecoderConfig config = Parsed(ministral);
@@ -522,6 +527,8 @@ TEST(DecoderFamiliesTest, TheTextModelOfQwen3VlIgnoresTheAxesOfImages) {
   EXPECT_EQ(config.head_dim, 128);
   EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
   EXPECT_EQ(config.rope.theta, 5e6);
+  EXPECT_THAT(ErrorOf(With(text, "use_sliding_window", true)),
+              HasSubstr("use_sliding_window: expected false or null, got true"));
   text["architectures"] = {"Qwen3ForCausalLM"};
   EXPECT_THAT(ErrorOf(text), HasSubstr("is not supported"));
 }

@@ -99,6 +99,9 @@ TEST(ExpertFamiliesTest, Qwen2MoeRequiresLayerTypesForItsWindows) {
   EXPECT_EQ(config.AttentionOf(0), LayerAttention());
   EXPECT_EQ(config.AttentionOf(1), LayerAttention{.window = 16});
   EXPECT_FALSE(Parsed(With(qwen, "qkv_bias", false)).qkv_bias);
+  EXPECT_EQ(config.experts->block_columns, 1);
+  qwen["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_EQ(Parsed(qwen).experts->block_columns, 128);
 }
 
 TEST(ExpertFamiliesTest, Qwen3MoeHasWindowsInAllLayersOrInNone) {
