@@ -50,9 +50,9 @@ absl::Status Softcap(const at::Tensor& x, float cap);
 //
 //   t(p) = 1 + attn_scale * log(1 + floor((p + position_offset) / floor_scale))
 //
-// Queries at positions before floor_scale - position_offset do not change. q [num_tokens, num_q_heads, head_dim]
-// is updated in place. Tokens and heads may be strided, for example as views of a fused projection.
-// positions [num_tokens] int32 on q's device; negative positions count as 0.
+// Queries at positions before floor_scale - position_offset do not change. q [num_tokens,
+// num_q_heads, head_dim] is updated in place. Tokens and heads may be strided, for example as views
+// of a fused projection. positions [num_tokens] int32 on q's device; negative positions count as 0.
 absl::Status TemperQueries(const at::Tensor& q, const at::Tensor& positions,
                            const QueryTemperature& temperature);
 
