@@ -141,8 +141,16 @@ absl::Status ReadSigmoidRouting(const JsonFields& fields, ExpertsConfig& experts
   return absl::OkStatus();
 }
 
-// Names the file where CheckExperts() refuses.
+// Checks the experts of all layers. Messages name the file.
 absl::Status Checked(const JsonFields& fields, const DecoderConfig& config) {
+  // Each expert has a few names, which are listed before a checkpoint is read.
+  constexpr int64_t kMaxExperts = 1 << 18;
+  if (int64_t{config.num_layers} * config.experts->num_experts > kMaxExperts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(fields.where(), ": num_hidden_layers times the number of experts: expected at ",
+                     "most ", kMaxExperts, ", got ", config.num_layers, " * ",
+                     config.experts->num_experts));
+  }
   const absl::Status status = CheckExperts(*config.experts);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(fields.where(), ": ", status.message()));

@@ -59,6 +59,10 @@ TEST(ExpertFamiliesTest, MixtralHasNamesOfItsOwn) {
   EXPECT_FALSE(config.HasDenseLayer());
   EXPECT_THAT(ErrorOf(With(mixtral, "num_local_experts", nullptr)),
               HasSubstr("num_local_experts: expected"));
+  mixtral.update({{"num_local_experts", 4096}, {"num_hidden_layers", 4096}});
+  EXPECT_EQ(ErrorOf(mixtral),
+            "config.json: num_hidden_layers times the number of experts: expected at most 262144, "
+            "got 4096 * 4096");
 }
 
 TEST(ExpertFamiliesTest, Qwen2MoeHasASharedExpertBehindAGate) {
