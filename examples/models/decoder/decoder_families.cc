@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -77,6 +78,11 @@ absl::Status ReadQwen3Vl(const JsonFields& fields, DecoderConfig& config) {
 
 absl::Status ReadPhi3(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(CheckIs(fields, "attention_bias", false));
+  // transformers knows longrope alone.
+  if (!std::holds_alternative<DefaultRope>(config.rope.scaling)) {
+    return fields.Unexpected(
+        fields.Find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters", "no scaling");
+  }
   config.names.is_fused = true;
   return ReadWindowOfAllLayers(fields, std::nullopt, config);
 }
@@ -281,7 +287,7 @@ constexpr std::array kFamilies = {
                   .defaults = R"({"head_dim": 128})",
                   .read = ReadQwen3},
     DecoderFamily{.kind = {nullptr, "qwen3_vl_text", "Qwen3VLForConditionalGeneration", "qwen3_vl"},
-                  .default_theta = 5000000,
+                  .default_theta = 500000,
                   .other_rope_members = kQwenVlRope,
                   .defaults = R"({"head_dim": 128})",
                   .read = ReadQwen3Vl},

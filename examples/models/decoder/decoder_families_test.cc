@@ -437,6 +437,8 @@ TEST(DecoderFamiliesTest, Phi3HasFusedTensorsAndAWindow) {
               HasSubstr("partial_rotary_factor: expected 1, or an even part of head_dim (16)"));
   EXPECT_THAT(ErrorOf(With(phi, "rope_scaling", {{"type", "longrope"}})),
               HasSubstr("got \"longrope\""));
+  EXPECT_THAT(ErrorOf(With(phi, "rope_scaling", {{"type", "linear"}, {"factor", 2}})),
+              HasSubstr("rope_scaling: expected no scaling"));
   EXPECT_THAT(ErrorOf(With(phi, "attention_bias", true)), HasSubstr("attention_bias"));
 }
 
@@ -526,7 +528,7 @@ TEST(DecoderFamiliesTest, TheTextModelOfQwen3VlIgnoresTheAxesOfImages) {
   const DecoderConfig config = Parsed(text);
   EXPECT_EQ(config.head_dim, 128);
   EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
-  EXPECT_EQ(config.rope.theta, 5e6);
+  EXPECT_EQ(config.rope.theta, 5e5);
   EXPECT_THAT(ErrorOf(With(text, "use_sliding_window", true)),
               HasSubstr("use_sliding_window: expected false or null, got true"));
   text["architectures"] = {"Qwen3ForCausalLM"};

@@ -146,10 +146,9 @@ absl::Status Checked(const JsonFields& fields, const DecoderConfig& config) {
   // Each expert has a few names, which are listed before a checkpoint is read.
   constexpr int64_t kMaxExperts = 1 << 18;
   if (int64_t{config.num_layers} * config.experts->num_experts > kMaxExperts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(fields.where(), ": num_hidden_layers times the number of experts: expected at ",
-                     "most ", kMaxExperts, ", got ", config.num_layers, " * ",
-                     config.experts->num_experts));
+    return absl::InvalidArgumentError(absl::StrCat(
+        fields.where(), ": num_hidden_layers times the number of experts: expected at ", "most ",
+        kMaxExperts, ", got ", config.num_layers, " * ", config.experts->num_experts));
   }
   const absl::Status status = CheckExperts(*config.experts);
   if (status.ok()) return status;
