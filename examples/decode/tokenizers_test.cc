@@ -19,6 +19,7 @@
 #include "nlohmann/json.hpp"
 #include "reprise/base/dtype.h"
 #include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/streamed_text.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/tokenizer/tokenizer_json.h"
 #include "reprise/models/decoder/public_configs.h"
@@ -95,9 +96,10 @@ TEST_P(DecodeTokenizersTest, TextsGoInAndComeOutByTheFamilysTokenizer) {
     EXPECT_EQ(tokens.size(), 40u);
     // The text of all tokens without the text of the prompt.
     TokenList all = generations[i].at("prompt_tokens");
-    const std::string prompt = tokenizer_->Decode(all, SpecialTokenText::kSkip);
+    const std::string prompt = StreamedText(*tokenizer_, all, SpecialTokenText::kSkip);
     all.insert(all.end(), tokens.begin(), tokens.end());
-    const std::string text = tokenizer_->Decode(all, SpecialTokenText::kSkip).substr(prompt.size());
+    const std::string text =
+        StreamedText(*tokenizer_, all, SpecialTokenText::kSkip).substr(prompt.size());
     EXPECT_EQ(generations[i].at("text"), text);
     // As it is shown while it is made.
     EXPECT_EQ(Decode({prompts[i]}, OutputChoice::kText, StopChoice::kAtLengthOnly), text + "\n");

@@ -5,13 +5,13 @@
 //   if (text.has_stopped()) ...
 //   text.Finish();          // however the request ends: the text that was held back
 //
-// 1. The joined results are Decode() of the prompt and the tokens, without the text of the prompt,
-//    cut where the stop begins (StopTexts::is_included: where it ends).
-// 2. The request ends with the first token with which the text would contain a stop if it were
-//    returned now. Of several stops in one token the first to be complete counts; if two end with
-//    the same byte, the longer one.
+// 1. The joined results are the text that StreamingDecoder makes of the tokens after the prompt, cut
+//    where the stop begins (StopTexts::is_included: where it ends).
+// 2. The request ends with the first token that completes a stop. Of several stops in one token the
+//    first to be complete counts; if two end with the same byte, the longer one.
 // 3. A stop text may name special tokens, "<|eot_id|>" or "<|im_end|>\n". It is looked for in the
-//    text with these tokens written out. The returned text has no special tokens.
+//    text with these tokens written out. The returned text has no special tokens. A special token
+//    within a character is looked for before the character.
 //
 // Thread safety: none; one owner. A copy continues on its own. The tokenizer must outlive the text.
 
@@ -58,42 +58,22 @@ class AnswerText {
   std::string Finish();
 
  private:
-  // Where a stop has been found.
+  // A stop that has been found.
   struct Match {
-    size_t begin = 0;  // of the stop, in bytes of the text that has not been dropped
+    size_t begin = 0;  // offset in held_
     const std::string* stop = nullptr;
-  };
-  // The content of a special token, before byte `offset` of the decoder's pending text.
-  struct Mark {
-    size_t offset = 0;
-    std::string_view content;
-  };
-
-  // The pending text that has been scanned, so that each byte of it is scanned once.
-  struct Ahead {
-    std::vector<StopScan> scans;  // scans_ after `text` and the first marks
-    std::string text = {};
-    size_t num_marks = 0;
   };
 
   bool IsStopToken(int32_t token) const;
-  // Notes a special token that is part of a stop text.
-  void MarkSpecial(int32_t token);
-  // Passes `text` from byte `first` on, and the marks from index `first_mark` on, to `scans`.
-  // `begin`: where `text` begins, in bytes of the text that has not been dropped.
-  std::optional<Match> Scan(std::string_view text, size_t first, size_t first_mark, size_t begin,
-                            std::vector<StopScan>& scans) const;
-  // Passes the new part of the decoder's pending text to the scans of ahead_.
-  std::optional<Match> ScanPending(const std::string& pending);
-  std::string Stop(const std::string& text, const Match& match);
+  // Passes `bytes` to scans_: the content of a special token, or text that will follow held_.
+  std::optional<Match> Scan(std::string_view bytes, StopByte kind);
+  std::string Stop(const Match& match);
 
   const Tokenizer* tokenizer_;
   StreamingDecoder decoder_;
   std::vector<int32_t> stop_tokens_;
   bool is_included_;
   std::vector<StopScan> scans_;  // one per stop text, of the text that the decoder has returned
-  std::vector<Mark> marks_;      // not passed to scans_ yet
-  std::optional<Ahead> ahead_;   // nullopt: no text is pending, and marks_ is empty
   std::string held_;             // the end of that text, from the first byte that may be in a stop
   size_t num_returned_ = 0;      // bytes of held_ that were returned: if stops are included
   bool has_stopped_ = false;

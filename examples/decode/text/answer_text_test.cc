@@ -1,5 +1,5 @@
-// Texts of answers, by tokenizers of the published kinds. Expected texts are those of Decode(), cut
-// at the stop.
+// Texts of answers, by tokenizers of the published kinds. Expected texts are those of StreamedText(),
+// cut at the stop.
 
 #include "examples/decode/text/answer_text.h"
 
@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/streamed_text.h"
 #include "reprise/hf/tokenizer/tokenizer_json.h"
 
 namespace reprise {
@@ -76,7 +77,7 @@ TEST(AnswerTextTest, TextFollowsThePrompt) {
               ElementsAre("and", " the", ""));
 }
 
-TEST(AnswerTextTest, StopMayBeTextThatLaterTokensCouldChange) {
+TEST(AnswerTextTest, StopMayBeCharactersOfByteTokens) {
   const Request request = {.prompt = *Llama2().Encode("The lazy dog")};
   const std::vector<int32_t> tokens = Ids(Llama2(), {"▁and", "▁the", "<0x0A>", "▁fox"});
   EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"\n"}}}, tokens), 3);
@@ -139,20 +140,21 @@ TEST(AnswerTextTest, SpecialTokensOfAStopKeepTheirPlaceAmongBytes) {
   EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"\n</s>\n"}}}, tokens), 3);
   EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"</s>\n fox"}}}, tokens), 4);
   EXPECT_THAT(Stream({Llama2(), request, {.texts = {"</s>\n fox"}}}, tokens),
-              ElementsAre("", "", "", "\n", ""));
+              ElementsAre("\n", "", "", "", ""));
   EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"\n\n</s>"}}}, tokens), -1);
+  const std::vector<int32_t> divided = Ids(Llama2(), {"<0xC3>", "</s>", "<0xA9>"});
+  EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"</s>é"}}}, divided), 3);
+  EXPECT_EQ(EndOf({Llama2(), request, {.texts = {"é</s>"}}}, divided), -1);
 }
 
-TEST(AnswerTextTest, PendingTextIsScannedOnce) {
-  AnswerText text(Llama2(), {.prompt = *Llama2().Encode("The lazy dog")},
-                  {.texts = {"\n</s></s>x", "\n\n\n\n\nx"}});
-  const std::vector<int32_t> tokens = Ids(Llama2(), {"<0x0A>", "</s>", "<0x78>"});
-  for (int i = 0; i < 20'000; ++i) EXPECT_EQ(text.Push(tokens[0]), "");
-  for (int i = 0; i < 20'000; ++i) EXPECT_EQ(text.Push(tokens[1]), "");
-  EXPECT_FALSE(text.has_stopped());
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(text.Push(tokens[0]), "");
-  EXPECT_EQ(text.Push(tokens[2]), std::string(20'000, '\n'));
-  EXPECT_TRUE(text.has_stopped());
+TEST(AnswerTextTest, ByteTokensStream) {
+  const Request request = {.prompt = *Llama2().Encode("The lazy dog")};
+  const std::vector<int32_t> tokens =
+      Ids(Llama2(), {"<0x0A>", "<0x0A>", "<0xC3>", "<0xA9>", "<0xFF>", "<0x0A>"});
+  EXPECT_THAT(Stream({Llama2(), request, {}}, tokens),
+              ElementsAre("\n", "\n", "", "é", "\uFFFD", "\n", ""));
+  EXPECT_THAT(Stream({Llama2(), request, {.texts = {"\nx"}}}, tokens),
+              ElementsAre("", "\n", "", "\né", "\uFFFD", "", "\n"));
 }
 
 TEST(AnswerTextTest, TextOfAStopTokenIsPartOfTheStop) {
@@ -177,8 +179,8 @@ std::string TextOf(const Tokenizer& tokenizer, const std::vector<int32_t>& promp
                    std::vector<int32_t> tokens, size_t num_tokens) {
   tokens.resize(num_tokens);
   tokens.insert(tokens.begin(), prompt.begin(), prompt.end());
-  return tokenizer.Decode(tokens, SpecialTokenText::kSkip)
-      .substr(tokenizer.Decode(prompt, SpecialTokenText::kSkip).size());
+  return StreamedText(tokenizer, tokens, SpecialTokenText::kSkip)
+      .substr(StreamedText(tokenizer, prompt, SpecialTokenText::kSkip).size());
 }
 
 struct Cut {

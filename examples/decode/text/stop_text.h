@@ -22,8 +22,7 @@ class StopText : public StopMatcher {
   // REQUIRES: no token has been pushed to `text`.
   explicit StopText(AnswerText text) : text_(std::move(text)) {}
 
-  // Returns true if the text would contain a stop if the sequence ended with this token. Text that
-  // later tokens could change counts, except the beginning of a character.
+  // Returns true if the text contains a stop with this token. The beginning of a character is no text.
   bool Ends(int32_t token) override {
     text_.Push(token);
     return text_.has_stopped();

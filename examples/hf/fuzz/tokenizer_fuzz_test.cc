@@ -34,7 +34,10 @@ void Run(std::string_view text) {
     StreamingDecoder decoder(*tokenizer, SpecialTokenText::kKeep);
     std::string together;
     for (const int32_t token : *tokens) together += decoder.Push(token);
-    CHECK_EQ(together + decoder.Finish(), decoded);
+    together += decoder.Finish();
+    CHECK(!FindInvalidUtf8(together).has_value());
+    // With U+FFFD, a run of byte tokens may be invalid: then the stream keeps its whole characters.
+    if (decoded.find("\uFFFD") == std::string::npos) CHECK_EQ(together, decoded);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/tokenizer/tokenizer_parts.h"
@@ -241,6 +242,12 @@ absl::StatusOr<std::vector<DecoderStep>> ReadDecoder(const JsonFields& root, Sym
                              "\"Replace\", \"ByteFallback\", \"Metaspace\", \"Fuse\", \"Strip\" or "
                              "\"Sequence\", or \"ByteLevel\" if the pre_tokenizer has it");
     }
+  }
+  for (size_t i = 0; i + 1 < steps.size(); ++i) {
+    auto* const bytes = std::get_if<ByteTokenStep>(&steps[i]);
+    const auto* const strip = std::get_if<StripStep>(&steps[i + 1]);
+    const bool acts_on_tokens = strip == nullptr || strip->of == StripStep::kEachToken;
+    if (bytes != nullptr && acts_on_tokens) bytes->runs = ByteTokenStep::kWhole;
   }
   return steps;
 }

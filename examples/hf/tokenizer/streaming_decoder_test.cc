@@ -71,6 +71,17 @@ TEST_F(StreamingDecoderTest, TextBeginsAfterThePrompt) {
   EXPECT_EQ(decoder_.Finish(), "");
 }
 
+TEST_F(StreamingDecoderTest, ReplacementOfTheTokensBeforeTheTextIsNotReturned) {
+  decoder_.Begin({'a', 0xC3});
+  EXPECT_EQ(decoder_.Push('b'), "b");
+  EXPECT_EQ(decoder_.Push(0xC3), "");
+  EXPECT_EQ(decoder_.Finish(), "\uFFFD");
+  decoder_.Begin({0xF0});
+  EXPECT_EQ(decoder_.Push(0x9F), "");
+  EXPECT_EQ(decoder_.Finish(), "");
+  EXPECT_EQ(decoder_.Push(0xFF), "\uFFFD");  // as new
+}
+
 TEST_F(StreamingDecoderTest, AllTogetherIsWhatDecodeGives) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

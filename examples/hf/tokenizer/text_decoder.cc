@@ -37,13 +37,8 @@ class TextDecoder::Stage {
   virtual ~Stage() = default;
   virtual std::unique_ptr<Stage> Clone() const = 0;
   virtual void Push(std::string token, std::vector<std::string>& out) = 0;
-  // Returns the pending text; afterwards as new.
+  // Returns the pending text. Afterwards the stage is as new.
   virtual void Finish(std::vector<std::string>&) {}
-  // Returns what Finish() would return, except for an unfinished character.
-  virtual void Preview(std::vector<std::string>&) const {}
-  virtual bool has_pending() const { return false; }
-  // Returns what Finish() would return. The stage then continues after that text (MarkKnown()).
-  virtual void MarkKnown(std::vector<std::string>&) {}
 };
 
 template <>
@@ -64,14 +59,14 @@ class TextDecoder::StageOf<ReplaceStep> : public Stage {
 template <>
 class TextDecoder::StageOf<ByteTokenStep> : public Stage {
  public:
-  explicit StageOf(const ByteTokenStep&) {}
+  explicit StageOf(const ByteTokenStep& step) : runs_(step.runs) {}
 
   std::unique_ptr<Stage> Clone() const override { return std::make_unique<StageOf>(*this); }
 
   void Push(std::string token, std::vector<std::string>& out) override {
     if (const std::optional<char> byte = ByteOfToken(token)) {
-      run_.push_back(*byte);
-      Check();
+      waiting_.push_back(*byte);
+      if (runs_ == ByteTokenStep::kByCharacter) ReturnSettled(out);
       return;
     }
     Finish(out);
@@ -79,51 +74,36 @@ class TextDecoder::StageOf<ByteTokenStep> : public Stage {
   }
 
   void Finish(std::vector<std::string>& out) override {
-    Append(run_.size(), out);
-    run_.clear();
-    num_whole_ = 0;
-    num_known_ = 0;
-    is_spoiled_ = false;
-  }
-
-  void Preview(std::vector<std::string>& out) const override {
-    Append(is_spoiled_ ? run_.size() : num_whole_, out);
-  }
-
-  bool has_pending() const override { return !run_.empty(); }
-
-  void MarkKnown(std::vector<std::string>& out) override {
-    Append(run_.size(), out);
-    run_.erase(0, is_spoiled_ ? run_.size() : num_whole_);
-    num_whole_ = 0;
-    num_known_ = run_.size();
+    if (waiting_.empty()) return;
+    if (FindInvalidUtf8(waiting_).has_value()) {
+      Replace(waiting_.size(), out);
+    } else {
+      out.push_back(waiting_);
+    }
+    waiting_.clear();
   }
 
  private:
-  // Finds the characters at the end of the run.
-  void Check() {
-    while (!is_spoiled_ && num_whole_ < run_.size()) {
-      const Utf8Unit unit = FirstUtf8Unit(std::string_view(run_).substr(num_whole_));
+  // Returns the whole characters at the front, and the bytes that cannot become characters.
+  void ReturnSettled(std::vector<std::string>& out) {
+    while (!waiting_.empty()) {
+      const Utf8Unit unit = FirstUtf8Unit(waiting_);
       if (unit.kind == Utf8Kind::kTruncated) return;
-      is_spoiled_ = unit.kind == Utf8Kind::kInvalid;
-      if (!is_spoiled_) num_whole_ += unit.length;
+      if (unit.kind == Utf8Kind::kCharacter) {
+        out.push_back(waiting_.substr(0, unit.length));
+      } else {
+        Replace(unit.length, out);
+      }
+      waiting_.erase(0, unit.length);
     }
   }
 
-  // The text of the run's first `size` bytes, if the run ended there.
-  void Append(size_t size, std::vector<std::string>& out) const {
-    if (size == 0) return;
-    if (is_spoiled_ || num_whole_ < size) {
-      out.insert(out.end(), size - num_known_, std::string(kReplacement));
-    } else {
-      out.push_back(run_.substr(0, size));
-    }
+  static void Replace(size_t num_bytes, std::vector<std::string>& out) {
+    out.insert(out.end(), num_bytes, std::string(kReplacement));
   }
 
-  std::string run_;          // bytes: one that comes later may spoil all of them
-  size_t num_whole_ = 0;     // bytes at the front that are whole characters
-  size_t num_known_ = 0;     // bytes at the front whose U+FFFD belongs to the known text
-  bool is_spoiled_ = false;  // a byte of the run, or of its known part, is not UTF-8
+  const ByteTokenStep::Runs runs_;
+  std::string waiting_;  // the run so far; kByCharacter: its unfinished character, at most 3 bytes
 };
 
 template <>
@@ -135,35 +115,18 @@ class TextDecoder::StageOf<ByteLevelStep> : public Stage {
 
   void Push(std::string token, std::vector<std::string>& out) override {
     waiting_ += BytesFromLevel(token).value_or(token);
-    DropKnown();
     const int64_t settled = SettledUtf8Prefix(waiting_);
     out.push_back(ReplaceInvalidUtf8(std::string_view(waiting_).substr(0, settled)));
     waiting_.erase(0, settled);
   }
 
   void Finish(std::vector<std::string>& out) override {
-    if (!is_known_) out.push_back(ReplaceInvalidUtf8(waiting_));
-    waiting_.clear();
-    is_known_ = false;
-  }
-
-  void MarkKnown(std::vector<std::string>& out) override {
     out.push_back(ReplaceInvalidUtf8(waiting_));
-    is_known_ = !waiting_.empty();
+    waiting_.clear();
   }
 
  private:
-  // Drops the character that the known text began if it will not be completed.
-  void DropKnown() {
-    if (!is_known_) return;
-    const Utf8Unit unit = FirstUtf8Unit(waiting_);
-    if (unit.kind == Utf8Kind::kTruncated) return;
-    if (unit.kind == Utf8Kind::kInvalid) waiting_.erase(0, unit.length);
-    is_known_ = false;
-  }
-
-  std::string waiting_;    // at most 3 bytes
-  bool is_known_ = false;  // waiting_ begins with a character that the known text began
+  std::string waiting_;  // at most 3 bytes
 };
 
 template <>
@@ -240,35 +203,17 @@ std::string TextDecoder::Push(std::string_view token) {
   return text;
 }
 
-template <typename Flush>
-std::string TextDecoder::FlushAll(absl::Span<const std::unique_ptr<Stage>> stages, Flush flush) {
+std::string TextDecoder::Finish() {
   std::vector<std::string> tokens;
-  for (const std::unique_ptr<Stage>& stage : stages) {
+  for (const std::unique_ptr<Stage>& stage : stages_) {
     std::vector<std::string> out;
     for (std::string& t : tokens) stage->Push(std::move(t), out);
-    flush(*stage, out);
+    stage->Finish(out);
     tokens = std::move(out);
   }
   std::string text;
   for (const std::string& t : tokens) text += t;
   return text;
-}
-
-std::string TextDecoder::Finish() {
-  return FlushAll(stages_, [](Stage& stage, std::vector<std::string>& out) { stage.Finish(out); });
-}
-
-std::string TextDecoder::Pending() const {
-  bool has_pending = false;
-  for (const std::unique_ptr<Stage>& stage : stages_) has_pending |= stage->has_pending();
-  if (!has_pending) return "";
-  const TextDecoder copy = *this;  // later stages change with the text that they get
-  return FlushAll(copy.stages_,
-                  [](Stage& stage, std::vector<std::string>& out) { stage.Preview(out); });
-}
-
-void TextDecoder::MarkKnown() {
-  FlushAll(stages_, [](Stage& stage, std::vector<std::string>& out) { stage.MarkKnown(out); });
 }
 
 }  // namespace reprise

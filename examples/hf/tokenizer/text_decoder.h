@@ -6,14 +6,14 @@
 //   // Llama 2: "▁" is a space, bytes are characters, and the first space is dropped.
 //   TextDecoder decoder({ReplaceStep{"▁", " "}, ByteTokenStep{}, StripStep{" ", 1}});
 //   decoder.Push("▁Hi");     // "Hi"
-//   decoder.Push("<0xC3>");  // nothing yet
-//   decoder.Push("<0xA9>");  // nothing yet: more bytes may come
-//   decoder.Push("▁x");      // "é x"
+//   decoder.Push("<0xC3>");  // nothing yet: half a character
+//   decoder.Push("<0xA9>");  // "é"
+//   decoder.Push("▁x");      // " x"
 //   decoder.Finish();        // nothing
 //
-// The concatenated results are equal to what Hugging Face's decoder makes of all tokens at once,
-// and always UTF-8. Each text is returned as soon as it is certain. A copy continues on its own.
-// Thread safety: none; one owner.
+// Each text is returned as soon as it is certain, and is UTF-8. The concatenated results equal the
+// text that Hugging Face's decoder makes of all tokens at once, except for invalid bytes
+// (ByteTokenStep). A copy continues on its own. Thread safety: none; one owner.
 
 #ifndef REPRISE_HF_TOKENIZER_TEXT_DECODER_H_
 #define REPRISE_HF_TOKENIZER_TEXT_DECODER_H_
@@ -29,9 +29,18 @@
 
 namespace reprise {
 
-// Runs of the tokens <0x00> to <0xFF> become the characters of their bytes, or, if a run is not all
-// UTF-8, one U+FFFD per byte.
-struct ByteTokenStep {};
+// Runs of the tokens <0x00> to <0xFF> become the characters of their bytes.
+struct ByteTokenStep {
+  enum Runs {
+    // Returns each character as soon as it is whole. Each byte outside of whole characters becomes
+    // one U+FFFD. REQUIRES: no later step, except StripStep::kText, as other steps act on tokens.
+    kByCharacter,
+    // Returns a run at its end, as one token. If a run is not all UTF-8, each of its bytes becomes
+    // one U+FFFD: Hugging Face's rule.
+    kWhole
+  };
+  Runs runs = kByCharacter;
+};
 
 // Tokens in the alphabet of byte_level.h become its bytes, other tokens the bytes of their content;
 // invalid UTF-8 becomes U+FFFD. This must be the only step.
@@ -69,24 +78,10 @@ class TextDecoder {
   // The pending text. Afterwards the decoder is as new.
   std::string Finish();
 
-  // Returns what Finish() would return, except the U+FFFD of a character that further tokens can
-  // complete, and changes nothing. Cost: linear in the pending text; O(1) if none is pending.
-  std::string Pending() const;
-
-  // Marks the end of a text that is known, such as a prompt: Push() returns only text that follows
-  // what Finish() would return now. A character that the known text begins and later tokens
-  // complete is returned whole. If later tokens do not complete it, its U+FFFD belongs to the known
-  // text. If later bytes spoil a run that began in the known text, only those bytes become U+FFFD.
-  void MarkKnown();
-
  private:
   class Stage;
   template <typename Step>
   class StageOf;
-
-  // Passes the text that `flush` takes out of each stage through the stages after it.
-  template <typename Flush>
-  static std::string FlushAll(absl::Span<const std::unique_ptr<Stage>> stages, Flush flush);
 
   std::vector<std::unique_ptr<Stage>> stages_;
 };

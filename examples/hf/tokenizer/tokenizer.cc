@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -205,7 +206,11 @@ absl::Status Tokenizer::EncodeSegment(std::string_view text, PreTokenizer::Place
 
 std::string Tokenizer::Decode(absl::Span<const int32_t> tokens,
                               SpecialTokenText special_tokens) const {
-  TextDecoder decoder = MakeDecoder();
+  std::vector<DecoderStep> steps = decoder_;
+  for (DecoderStep& step : steps) {
+    if (auto* bytes = std::get_if<ByteTokenStep>(&step)) bytes->runs = ByteTokenStep::kWhole;
+  }
+  TextDecoder decoder(steps);
   std::string text;
   for (const int32_t token : tokens) {
     if (special_tokens == SpecialTokenText::kSkip && IsSpecial(token)) continue;
@@ -236,15 +241,27 @@ StreamingDecoder::StreamingDecoder(const Tokenizer& tokenizer, SpecialTokenText 
 
 void StreamingDecoder::Begin(absl::Span<const int32_t> tokens) {
   for (const int32_t token : tokens) Push(token);
-  decoder_.MarkKnown();
+  TextDecoder ended = decoder_;
+  begun_ = ended.Finish();
 }
 
 std::string StreamingDecoder::Push(int32_t token) {
   if (special_tokens_ == SpecialTokenText::kSkip && tokenizer_->IsSpecial(token)) return "";
   const std::optional<std::string_view> content = tokenizer_->TokenContent(token);
-  return content.has_value() ? decoder_.Push(*content) : "";
+  return content.has_value() ? WithoutBegun(decoder_.Push(*content)) : "";
 }
 
-std::string StreamingDecoder::Finish() { return decoder_.Finish(); }
+std::string StreamingDecoder::Finish() {
+  std::string text = WithoutBegun(decoder_.Finish());
+  begun_.clear();
+  return text;
+}
+
+std::string StreamingDecoder::WithoutBegun(std::string text) {
+  if (begun_.empty() || text.empty()) return text;
+  if (text.starts_with(begun_)) text.erase(0, begun_.size());
+  begun_.clear();
+  return text;
+}
 
 }  // namespace reprise

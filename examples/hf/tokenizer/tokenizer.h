@@ -72,11 +72,13 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                               const EncodeOptions& options = {}) const;
 
-  // Always UTF-8: invalid bytes become U+FFFD. Ids without a token (models may have more rows than
-  // their tokenizer has tokens) add nothing.
+  // Always UTF-8: invalid bytes become U+FFFD. If a run of the tokens <0x00> to <0xFF> is not all
+  // UTF-8, each byte of the run does, as in Hugging Face's library; StreamingDecoder keeps the whole
+  // characters of such a run. Ids without a token (models may have more rows than their tokenizer
+  // has tokens) add nothing.
   std::string Decode(absl::Span<const int32_t> tokens, SpecialTokenText special_tokens) const;
 
-  // For tokens that come one by one. Decode() is its result for their contents.
+  // Returns a decoder for the contents of tokens that come one by one.
   TextDecoder MakeDecoder() const { return TextDecoder(decoder_); }
 
   // The token as in the file: "Ġthe", "▁the", "<0x0A>"; nullopt for an id without a token.
@@ -126,33 +128,34 @@ class Tokenizer {
   std::vector<DecoderStep> decoder_;
 };
 
-// A copy continues on its own.
+// Makes text of tokens that come one by one. The joined results equal Decode() of all tokens if each
+// run of the tokens <0x00> to <0xFF> is UTF-8. In other runs, each byte outside of whole characters
+// becomes one U+FFFD. A copy continues on its own.
 class StreamingDecoder {
  public:
   StreamingDecoder(const Tokenizer& tokenizer, SpecialTokenText special_tokens);
 
   // Takes the tokens that precede the text, such as a prompt. The results of Push() and Finish()
-  // are then Decode() of all tokens without the text of `tokens`, so that a space between the two
-  // is kept. TextDecoder::MarkKnown() says what becomes of a character that the end of `tokens`
-  // divides. REQUIRES: no token has been pushed.
+  // then follow the text of `tokens`: a space between the two is kept. A character that `tokens`
+  // begins and later tokens complete is returned whole. If later tokens do not complete it, its
+  // U+FFFD belongs to the text of `tokens`. REQUIRES: no token has been pushed.
   void Begin(absl::Span<const int32_t> tokens);
 
-  // The text that one more token makes certain, often empty; text that later tokens may change is
-  // held back. For byte-level tokens that is the beginning of a character; bytes that cannot become
-  // one are U+FFFD at once. For tokens <0x00> to <0xFF> it is all bytes up to the next other token:
-  // mostly a character or a word. Always UTF-8.
+  // Returns the text that one more token makes certain, often empty: whole characters, and U+FFFD
+  // for bytes that cannot become one. The beginning of a character is held back. Always UTF-8.
   std::string Push(int32_t token);
 
-  // The pending text; U+FFFD for an unfinished character. Afterwards the decoder is as new.
+  // Returns the pending text: U+FFFD for an unfinished character. Afterwards the decoder is as new.
   std::string Finish();
 
-  // Returns what Finish() would return, except for an unfinished character, and changes nothing.
-  std::string Pending() const { return decoder_.Pending(); }
-
  private:
+  // Removes begun_ from the first text.
+  std::string WithoutBegun(std::string text);
+
   const Tokenizer* tokenizer_;
   SpecialTokenText special_tokens_;
   TextDecoder decoder_;
+  std::string begun_;  // U+FFFD that Begin() counted as text of its tokens; empty after a text
 };
 
 }  // namespace reprise

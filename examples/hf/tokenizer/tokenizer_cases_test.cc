@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/streamed_text.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/tokenizer/tokenizer_json.h"
 #include "reprise/hf/utf8.h"
@@ -92,8 +93,61 @@ TEST_P(TokenizerCasesTest, AnyTokensBecomeTheSameText) {
     const std::string without = c.value("without", text);
     EXPECT_EQ(tokenizer_->Decode(ids, SpecialTokenText::kKeep), text);
     EXPECT_EQ(tokenizer_->Decode(ids, SpecialTokenText::kSkip), without);
-    EXPECT_EQ(Streamed(ids, SpecialTokenText::kKeep), text);
-    EXPECT_EQ(Streamed(ids, SpecialTokenText::kSkip), without);
+    EXPECT_EQ(Streamed(ids, SpecialTokenText::kKeep),
+              StreamedText(*tokenizer_, ids, SpecialTokenText::kKeep));
+    EXPECT_EQ(Streamed(ids, SpecialTokenText::kSkip),
+              StreamedText(*tokenizer_, ids, SpecialTokenText::kSkip));
+  }
+}
+
+TEST_P(TokenizerCasesTest, RandomBytesMatchTheirDefinition) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  Tokens pieces;
+  for (const char* content :
+       {"<s>",    "</s>",   "▁",      "a",      "▁the",   "<0x0A>", "<0x20>", "<0xC3>",
+        "<0xA9>", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "<0xE6>", "<0xFF>", "Ġ",
+        "Ã",      "©",      "ð",      "Ł",      "Ļ",      "Ĥ",      "ÿ"}) {
+    if (const auto token = tokenizer_->FindToken(content)) pieces.push_back(*token);
+  }
+  for (int round = 0; round < 5000; ++round) {
+    Tokens tokens(random() % 12);
+    for (int32_t& token : tokens) token = pieces[random() % pieces.size()];
+    SCOPED_TRACE(testing::PrintToString(tokens));
+    for (const auto special_tokens : {SpecialTokenText::kKeep, SpecialTokenText::kSkip}) {
+      const std::string all = StreamedText(*tokenizer_, tokens, special_tokens);
+      const std::string decoded = tokenizer_->Decode(tokens, special_tokens);
+      ASSERT_EQ(Streamed(tokens, special_tokens), all);
+      // Without U+FFFD, all runs are UTF-8.
+      if (decoded.find("\uFFFD") == std::string::npos) ASSERT_EQ(all, decoded);
+      // The text after a prompt is the rest of the text of all tokens.
+      const auto middle = tokens.begin() + random() % (tokens.size() + 1);
+      const Tokens prompt(tokens.begin(), middle);
+      const std::string begin = StreamedText(*tokenizer_, prompt, special_tokens);
+      if (!all.starts_with(begin)) continue;  // the prompt divides a character
+      StreamingDecoder decoder(*tokenizer_, special_tokens);
+      decoder.Begin(prompt);
+      std::string rest;
+      for (auto token = middle; token != tokens.end(); ++token) rest += decoder.Push(*token);
+      ASSERT_EQ(begin + rest + decoder.Finish(), all);
+    }
+  }
+}
+
+// Whole characters come with the token that completes them.
+TEST_P(TokenizerCasesTest, TextsStreamWithoutDelay) {
+  for (const char* text : {"a\n\nb", "日本\n🙂\x01", "\u1208\n"}) {
+    StreamingDecoder decoder(*tokenizer_, SpecialTokenText::kSkip);
+    Tokens tokens;
+    std::string streamed;
+    for (const int32_t token : Encode(text, {})) {
+      tokens.push_back(token);
+      streamed += decoder.Push(token);
+      std::string decoded = tokenizer_->Decode(tokens, SpecialTokenText::kSkip);
+      if (decoded.find("\uFFFD") == std::string::npos) EXPECT_EQ(streamed, decoded);
+    }
+    EXPECT_EQ(decoder.Finish(), "");
   }
 }
 

@@ -160,6 +160,15 @@ TEST(TokenizerPartsTest, ByteLevelIsLast) {
             "\"Digits\"");
 }
 
+TEST(TokenizerPartsTest, RunsOfBytesAreWholeForDecodersOfTokens) {
+  const json strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  for (const json& later : {strip, Replace("▁", " ")}) {
+    const auto steps = Decoder(Sequence("decoders", {{{"type", "ByteFallback"}}, later}));
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    EXPECT_EQ(std::get<ByteTokenStep>((*steps)[0]).runs, ByteTokenStep::kWhole);
+  }
+}
+
 TEST(TokenizerPartsTest, DecodersAfterFuseStripTheText) {
   const json strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
   const auto steps = Decoder(Sequence(
@@ -167,6 +176,7 @@ TEST(TokenizerPartsTest, DecodersAfterFuseStripTheText) {
   ASSERT_TRUE(steps.ok()) << steps.status();
   ASSERT_THAT(*steps, SizeIs(3));
   EXPECT_EQ(std::get<StripStep>((*steps)[2]).of, StripStep::kText);
+  EXPECT_EQ(std::get<ByteTokenStep>((*steps)[1]).runs, ByteTokenStep::kByCharacter);
   EXPECT_EQ(std::get<StripStep>((*Decoder(strip))[0]).of, StripStep::kEachToken);
   EXPECT_EQ(ErrorOf(Decoder(Sequence("decoders", {{{"type", "Fuse"}}, Replace("▁", " ")}))),
             "t.json: decoder: decoders[1]: type: expected only \"Strip\" after \"Fuse\", got "
