@@ -237,13 +237,16 @@ absl::StatusOr<DecoderLayerWeights> ReadLayer(const DecoderConfig& config, int l
       Linear o,
       in.SummedProjection("self_attn.o_proj", hidden, int64_t{config.num_q_heads} * config.v_dim(),
                           heads.q.Times(config.v_dim()), BiasIf(config.o_bias)));
-  REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> attention_output_norm,
-                           ReadNorm(config, in, names.attention_output_norm, hidden));
+  // A StatusOr, as gcc 12 takes an optional that is moved twice for uninitialised.
+  absl::StatusOr<std::optional<at::Tensor>> attention_output_norm =
+      ReadNorm(config, in, names.attention_output_norm, hidden);
+  REPRISE_RETURN_IF_ERROR(attention_output_norm.status());
   REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm,
                            in.Norm(names.mlp_norm, hidden, NeutralNorm(config)));
   REPRISE_ASSIGN_OR_RETURN(FeedForward feed_forward, ReadFeedForward(config, layer, in));
-  REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> mlp_output_norm,
-                           ReadNorm(config, in, names.mlp_output_norm, hidden));
+  absl::StatusOr<std::optional<at::Tensor>> mlp_output_norm =
+      ReadNorm(config, in, names.mlp_output_norm, hidden);
+  REPRISE_RETURN_IF_ERROR(mlp_output_norm.status());
   return DecoderLayerWeights{.input_norm = std::move(input_norm),
                              .qkv = std::move(attention.qkv),
                              .q_norm = std::move(attention.q_norm),
@@ -252,12 +255,12 @@ absl::StatusOr<DecoderLayerWeights> ReadLayer(const DecoderConfig& config, int l
                              .kv_scales = attention.kv_scales,
                              .latent = std::move(attention.latent),
                              .o = std::move(o),
-                             .attention_output_norm = std::move(attention_output_norm),
+                             .attention_output_norm = *std::move(attention_output_norm),
                              .mlp_norm = std::move(mlp_norm),
                              .gate_up = std::move(feed_forward.gate_up),
                              .down = std::move(feed_forward.down),
                              .experts = std::move(feed_forward.experts),
-                             .mlp_output_norm = std::move(mlp_output_norm)};
+                             .mlp_output_norm = *std::move(mlp_output_norm)};
 }
 
 absl::StatusOr<DecoderWeights> ReadAll(const DecoderConfig& config, WeightSource& source) {

@@ -301,11 +301,12 @@ absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const Lay
   }
   std::vector<WeightPart> router_rows = {{router_name, config.num_experts}};
   if (config.shared_gate) router_rows.push_back({Name(config, {config.names.shared_gate}), 1});
-  REPRISE_ASSIGN_OR_RETURN(Linear router,
-                           in.Projection(router_rows, hidden_size, LinearBias::kNone));
+  // A StatusOr, as gcc 12 takes a Linear that is moved twice for uninitialised.
+  absl::StatusOr<Linear> router = in.Projection(router_rows, hidden_size, LinearBias::kNone);
+  REPRISE_RETURN_IF_ERROR(router.status());
   REPRISE_ASSIGN_OR_RETURN(ExpertLinear gate_up, ReadGateUp(config, in, hidden_size, own));
   REPRISE_ASSIGN_OR_RETURN(ExpertLinear down, ReadDown(config, in, hidden_size, own));
-  ExpertWeights weights = {.router = std::move(router),
+  ExpertWeights weights = {.router = *std::move(router),
                            .router_bias = std::move(router_bias),
                            .choice_bias = std::move(choice_bias),
                            .gate_up = std::move(gate_up),
