@@ -30,7 +30,7 @@ bool IsWrapped(const json& config) {
 }
 
 std::string TextConfigWhere(const json& config) {
-  return IsWrapped(config) ? std::string(kFile) + ": " + kTextConfig : kFile;
+  return IsWrapped(config) ? "config.json: text_config" : kFile;
 }
 
 absl::StatusOr<json> TextConfigOf(const json& config) {
