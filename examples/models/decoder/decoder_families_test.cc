@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/family_configs.h"
 #include "reprise/models/decoder/public_configs.h"
 
 namespace reprise {
@@ -27,25 +28,6 @@ constexpr LayerAttention kFull = {};
 constexpr LayerAttention kNoRope = {.rotates = false};
 LayerAttention Window(int tokens) { return {.window = tokens}; }
 LayerAttention Chunk(int tokens) { return {.chunk = tokens}; }
-
-DecoderConfig Parsed(const json& config) {
-  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.value_or(DecoderConfig());
-}
-
-std::string ErrorOf(const json& config) {
-  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
-  if (result.ok()) return "no error";
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(result.status().message());
-}
-
-// `config` with one member changed.
-json With(json config, const std::string& name, const json& value) {
-  config[name] = value;
-  return config;
-}
 
 json Without(json config, const std::string& name) {
   config.erase(name);
@@ -415,13 +397,6 @@ TEST(DecoderFamiliesTest, GptOssHasSinksAndExpertsWithBiases) {
               HasSubstr("num_experts_per_tok: expected at most num_local_experts (32), got 33"));
   EXPECT_THAT(ErrorOf(With(GptOss(), "quantization_config", {{"quant_method", "mxfp4"}})),
               HasSubstr("quantization_config"));
-}
-
-// The members that every family needs.
-json Minimal(const char* class_name) {
-  return {{"architectures", {class_name}},  {"hidden_size", 64},        {"intermediate_size", 96},
-          {"max_position_embeddings", 512}, {"num_attention_heads", 4}, {"num_hidden_layers", 3},
-          {"rms_norm_eps", 1e-5},           {"vocab_size", 256}};
 }
 
 TEST(DecoderFamiliesTest, Phi3HasFusedTensorsAndAWindow) {

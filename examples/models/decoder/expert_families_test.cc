@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "reprise/models/decoder/decoder_config.h"
+#include "reprise/models/decoder/family_configs.h"
 
 namespace reprise {
 namespace {
@@ -17,32 +18,6 @@ namespace {
 using ::nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-DecoderConfig Parsed(const json& config) {
-  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.value_or(DecoderConfig());
-}
-
-std::string ErrorOf(const json& config) {
-  const absl::StatusOr<DecoderConfig> result = ParseDecoderConfig(config);
-  if (result.ok()) return "no error";
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_LT(result.status().message().size(), 300u);
-  return std::string(result.status().message());
-}
-
-json With(json config, const std::string& name, const json& value) {
-  config[name] = value;
-  return config;
-}
-
-// The members that every family needs.
-json Minimal(const char* class_name) {
-  return {{"architectures", {class_name}},  {"hidden_size", 64},        {"intermediate_size", 96},
-          {"max_position_embeddings", 512}, {"num_attention_heads", 4}, {"num_hidden_layers", 3},
-          {"rms_norm_eps", 1e-5},           {"vocab_size", 256}};
-}
 
 TEST(ExpertFamiliesTest, MixtralHasNamesOfItsOwn) {
   json mixtral = Minimal("MixtralForCausalLM");
