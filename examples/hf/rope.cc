@@ -125,11 +125,6 @@ absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, const RopeDefaul
   return rope;
 }
 
-// 0.1 mscale ln(factor) + 1: how much sharper attention over `factor` times the length must be.
-double MScale(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
-}
-
 absl::StatusOr<double> ReadAttentionFactor(const JsonFields& fields, double factor) {
   constexpr DoubleRange kRange = {.min = 1e-3, .max = 1e3};
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> given,
@@ -147,8 +142,8 @@ absl::StatusOr<double> ReadAttentionFactor(const JsonFields& fields, double fact
   if (given) return *given;
   // Zero counts as absent, as in transformers.
   const bool has_ratio = mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0;
-  const double scale =
-      has_ratio ? MScale(factor, *mscale) / MScale(factor, *mscale_all_dim) : MScale(factor, 1);
+  const double scale = has_ratio ? YarnMScale(factor, *mscale) / YarnMScale(factor, *mscale_all_dim)
+                                 : YarnMScale(factor, 1);
   return scale * multiplier.value_or(1);
 }
 
@@ -239,6 +234,17 @@ std::vector<float> RopeFrequencies(const RopeConfig& config, int rotary_dim) {
         std::visit([&](const auto& scaling) { return Scale(scaling, pair); }, config.scaling));
   }
   return frequencies;
+}
+
+double YarnMScale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+absl::StatusOr<std::optional<JsonFields>> RopeForm(const JsonFields& config) {
+  REPRISE_ASSIGN_OR_RETURN(std::optional<JsonFields> form,
+                           config.OptionalObject("rope_parameters"));
+  if (form.has_value()) return form;
+  return config.OptionalObject("rope_scaling");
 }
 
 double RopeAttentionFactor(const RopeConfig& config) {

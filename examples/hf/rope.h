@@ -18,6 +18,7 @@
 #ifndef REPRISE_HF_ROPE_H_
 #define REPRISE_HF_ROPE_H_
 
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -86,6 +87,14 @@ std::vector<float> RopeFrequencies(const RopeConfig& config, int rotary_dim);
 
 // The factor of cosines and sines: 1 except for YaRN.
 double RopeAttentionFactor(const RopeConfig& config);
+
+// YaRN's factor of attention for texts of `factor` times the original length: 0.1 mscale
+// ln(factor) + 1, or 1 if factor is at most 1.
+double YarnMScale(double factor, double mscale);
+
+// The object that describes RoPE: "rope_parameters", or "rope_scaling" of older files; nullopt if
+// both are absent. Errors: InvalidArgument if it is no object.
+absl::StatusOr<std::optional<JsonFields>> RopeForm(const JsonFields& config);
 
 struct RopeDefaults {
   // max_position_embeddings: the default of original_max_position_embeddings.

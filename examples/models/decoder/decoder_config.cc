@@ -115,16 +115,13 @@ absl::StatusOr<double> ReadLatentScale(const JsonFields& fields, const DecoderCo
   const double plain = 1 / std::sqrt(static_cast<double>(config.head_dim));
   const YarnRope* const yarn = std::get_if<YarnRope>(&config.rope.scaling);
   if (yarn == nullptr || yarn->factor <= 1) return plain;
-  for (const char* name : {"rope_parameters", "rope_scaling"}) {
-    REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> form, fields.OptionalObject(name));
-    if (!form) continue;
-    REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale,
-                             form->OptionalDouble("mscale_all_dim", {.min = 0, .max = 1e3}));
-    if (mscale.value_or(0) == 0) return plain;
-    const double factor = 0.1 * *mscale * std::log(yarn->factor) + 1;
-    return factor * factor * plain;
-  }
-  return plain;
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> form, RopeForm(fields));
+  if (!form) return plain;
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale,
+                           form->OptionalDouble("mscale_all_dim", {.min = 0, .max = 1e3}));
+  if (mscale.value_or(0) == 0) return plain;
+  const double factor = YarnMScale(yarn->factor, *mscale);
+  return factor * factor * plain;
 }
 
 absl::Status ReadRope(const JsonFields& fields, const DecoderFamily& family,

@@ -40,11 +40,7 @@ absl::Status ReadMistral(const JsonFields& fields, DecoderConfig& config) {
 
 absl::Status ReadMinistral3(const JsonFields& fields, DecoderConfig& config) {
   REPRISE_RETURN_IF_ERROR(ReadWindowOfAllLayers(fields, std::nullopt, config));
-  REPRISE_ASSIGN_OR_RETURN(std::optional<JsonFields> rope,
-                           fields.OptionalObject("rope_parameters"));
-  if (!rope) {
-    REPRISE_ASSIGN_OR_RETURN(rope, fields.OptionalObject("rope_scaling"));
-  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> rope, RopeForm(fields));
   // transformers has a YaRN and a temperature as the class's default.
   if (!rope) return fields.Unexpected("rope_parameters", "an object");
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> beta,
